@@ -99,8 +99,7 @@ class OperatorPlan:
         for other in self.parents[1:]:
             if other is not first:
                 other.know(("fed by", first.serial, identity), child)
-        for source in sources_of(*self.parents):
-            source.graph.weigh(source)
+        first.graph.weigh(sources_of(*self.parents))
 
 
 class HeavyOperatorError(NotHereError):

@@ -21,25 +21,33 @@ import itertools
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from barrage.engine.tables.moved_rows import changed_rows
 from barrage.engine.tables.table import GRAPH_TIMELINE, LeafTable
-from barrage.engine.tables.work import weight_below
+from barrage.engine.tables.work import WEIGHT_MAX, weight_below
 from barrage.errors import BarrageError, CycleTooLongError, EngineError, TableFailedError
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from barrage.engine.tables.table import DerivedTable, Meter, Table
 
 
 WEIGHED_STEPS = 16
-"""What hangs below a source is weighed when an operator is made, and again after so many cycles:
-sizes change little in one, and operators go."""
+"""What hangs below a source is weighed again after so many cycles: sizes change little in one, and
+operators go."""
+
+LOOKED_AT_MAX = 250
+"""No source is begun with when the others of a turn took looking at so many parents of operators, a
+millisecond; but one always is."""
+
+BELOW_MAX = 1_000
+"""So many operators of one source are looked at, those next to it first: as many as clients may
+keep where each costs but little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,7 @@ class UpdateGraph:
         self._step = first_step
         self._sources: dict[int, weakref.ref[LeafTable]] = {}
         self._serials = itertools.count(1)
+        self._weighing = Weighing(limits.cycle_work_max)
         self.meter: Meter | None = None
         """Admits operators before they are made; None admits all."""
         self._cycle: _Cycle | None = None
@@ -99,11 +108,14 @@ class UpdateGraph:
         found = (reference() for reference in list(self._sources.values()))
         return [source for source in found if source is not None]
 
-    def weigh(self, source: LeafTable) -> None:
-        """Work out anew what the operators below a source cost."""
-        per_row, standing = _cost_below(source)
-        source.weight_below = weight_below(per_row, standing, self.limits.cycle_work_max)
-        source.weighed_step = self._step
+    def weigh(self, sources: Iterable[LeafTable]) -> None:
+        """An operator was made below these."""
+        self._weighing.entered(sources)
+
+    def weigh_due(self) -> None:
+        """Work out what hangs below some of the sources where that may have changed. Little work;
+        cycles do it, and who runs them should do it where none is due."""
+        self._weighing.begin_turn()
 
     def spend(self, table: DerivedTable, work: int) -> None:
         """See :meth:`DerivedTable.spend`."""
@@ -128,8 +140,9 @@ class UpdateGraph:
         cycle.run_operators()
         self._cycle = None
         for table in cycle.updates:
-            if isinstance(table, LeafTable) and step - table.weighed_step >= WEIGHED_STEPS:
-                self.weigh(table)
+            if isinstance(table, LeafTable):
+                self._weighing.changed(table, step)
+        self._weighing.begin_turn()
         return CycleResult(step=step, updates=cycle.updates, failed=cycle.failed)
 
 
@@ -273,31 +286,90 @@ def _dependent_failure(error: BarrageError) -> BarrageError:
 _DEPENDENT_PREFIX = "a table this one derives from failed: "
 
 
-def _cost_below(source: LeafTable) -> tuple[float, int]:
-    """Row operations of the operators below a source: for each row of it that changes, and in each
-    cycle. For one row as many change in an operator as there are for one of its parents, except in
-    those of groups at least one; never more than there are."""
-    changed: dict[int, float] = {source.serial: 1.0}
-    per_row, standing = 0.0, 0
-    for table in _below(source):
-        parents = [parent for parent in table.parents if parent.serial in changed]
-        coming = sum(changed[parent.serial] for parent in parents)
-        price = table.price
-        per_row += price.per_changed * coming
-        standing += price.of_cycle(0, sum(parent.size for parent in table.parents))
-        spread = table.size / max(1, sum(parent.size for parent in parents))
-        coming *= spread if table.is_summary else max(1.0, spread)
-        changed[table.serial] = min(coming, max(1.0, table.size))
-    return per_row, standing
+class Weighing:
+    """Works out ``weight_below`` of the sources of a graph when it may have changed.
+
+    An operator that is made, and every sixteenth cycle of a source, make sources *due*. They are
+    weighed in turn, those that have waited longest first, and in one turn only so many as look at
+    few operators: who has many sources and many operators upon all of them does not wait for that.
+    What is not weighed yet counts for what it did before.
+
+    These are estimates. One that cannot be made is the greatest there is, and nothing else fails.
+    """
+
+    def __init__(self, cycle_work_max: int) -> None:
+        self._cycle_work_max = cycle_work_max
+        self._due: weakref.WeakValueDictionary[int, LeafTable] = weakref.WeakValueDictionary()
+        """By serial, in the order they became due."""
+        self.looked_at = 0
+        """Parents of operators that were looked at in this turn."""
+
+    def begin_turn(self) -> None:
+        """There is time again for what is due."""
+        self.looked_at = 0
+        self._go_on()
+
+    def entered(self, sources: Iterable[LeafTable]) -> None:
+        """An operator was made below some sources."""
+        for source in sources:
+            self._make_due(source)
+        self._go_on()
+
+    def changed(self, source: LeafTable, step: int) -> None:
+        """A cycle changes a source."""
+        if step - source.weighed_step >= WEIGHED_STEPS:
+            self._make_due(source)
+
+    def _make_due(self, source: LeafTable) -> None:
+        if not source.is_static:
+            self._due.setdefault(source.serial, source)
+
+    def _go_on(self) -> None:
+        while self.looked_at < LOOKED_AT_MAX and self._due:
+            serial = next(iter(self._due))
+            self._weigh(self._due.pop(serial))
+
+    def _weigh(self, source: LeafTable) -> None:
+        source.weighed_step = source.graph.step
+        try:
+            source.weight_below = self._weight(source)
+        except Exception:  # What is done between two cycles may not fail for a number.
+            source.weight_below = WEIGHT_MAX
+
+    def _weight(self, source: LeafTable) -> int:
+        """What one row of a source counts for. For one row as many change in an operator as there
+        are for one of its parents, except in those of groups at least one; never more than there
+        are."""
+        changed: dict[int, float] = {source.serial: 1.0}
+        per_row, standing, weight = 0.0, 0, 1
+        for table in itertools.islice(_below(source), BELOW_MAX):
+            self.looked_at += len(table.parents)
+            parents = [parent for parent in table.parents if parent.serial in changed]
+            coming = sum(changed[parent.serial] for parent in parents)
+            price = table.price
+            per_row += price.per_changed * coming
+            standing += price.of_cycle(0, sum(parent.size for parent in table.parents))
+            weight = weight_below(per_row, standing, self._cycle_work_max)
+            if weight == WEIGHT_MAX:
+                break
+            spread = table.size / max(1, sum(parent.size for parent in parents))
+            coming *= spread if table.is_summary else max(1.0, spread)
+            changed[table.serial] = min(coming, max(1.0, table.size))
+        return weight
 
 
-def _below(source: LeafTable) -> list[DerivedTable]:
-    """The operators fed by a source, parents first."""
-    found: dict[int, DerivedTable] = {}
-    waiting: list[Table] = [source]
-    while waiting:
-        for child in waiting.pop().live_children():
+def _below(source: LeafTable) -> Iterator[DerivedTable]:
+    """The operators fed by a source, parents first: children are always deeper than parents."""
+    found: set[int] = set()
+    waiting: list[tuple[int, int, DerivedTable]] = []
+    table: Table = source
+    while True:
+        for child in table.live_children():
             if child.serial not in found and child.graph is source.graph:
-                found[child.serial] = child
-                waiting.append(child)
-    return sorted(found.values(), key=attrgetter("depth"))
+                found.add(child.serial)
+                heappush(waiting, (child.depth, child.serial, child))
+        if not waiting:
+            return
+        _, _, child = heappop(waiting)
+        yield child
+        table = child

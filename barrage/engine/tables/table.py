@@ -96,8 +96,8 @@ class Graph(Protocol):
     def add_source(self, source: LeafTable) -> None:
         """Have a table committed in every cycle, as long as somebody uses it."""
 
-    def weigh(self, source: LeafTable) -> None:
-        """Work out anew what the operators below a source cost."""
+    def weigh(self, sources: Iterable[LeafTable]) -> None:
+        """An operator was made below these: have worked out anew, soon, what hangs there costs."""
 
     def spend(self, table: DerivedTable, work: int) -> None:
         """So much is about to be done for an operator in a cycle; CycleTooLongError."""
@@ -264,7 +264,7 @@ class LeafTable(Table):
     Written on the engine thread, read on any."""
 
     weighed_step = 0
-    """Step of the cycle after which that was worked out."""
+    """Step of the last cycle before that was worked out."""
 
     @property
     def has_pending(self) -> bool:

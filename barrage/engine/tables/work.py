@@ -162,8 +162,9 @@ STANDING_PART = 0.75
 
 def weight_below(per_row: float, standing: int, cycle_work_max: int) -> int:
     """For how many rows of a large write one counts, when what hangs below its table costs so many
-    row operations per row, and in each cycle."""
-    room = 1 - min(standing / cycle_work_max, STANDING_PART)
+    row operations per row, and in each cycle. Where clients may keep nothing, whatever hangs there
+    takes all that is given to it."""
+    room = 1 - min(standing / max(cycle_work_max, 1), STANDING_PART)
     return min(math.ceil((WRITTEN_ROW + per_row) / WRITTEN_ROW / room), WEIGHT_MAX)
 
 

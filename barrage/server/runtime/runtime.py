@@ -314,6 +314,7 @@ class EngineRuntime:
             self.turn += 1
             self._commands.wait(self._timeout_ns())
             self._execute_waiting()
+            self.graph.weigh_due()
             now_ns = self._clock.monotonic_ns()
             if self._is_cycle_due(now_ns):
                 self._watch.begin("a cycle")
