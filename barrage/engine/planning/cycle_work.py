@@ -72,7 +72,7 @@ class CycleWork:
         """Count an operator for as long as it lives."""
         serial = table.serial
         if serial not in self._entered:
-            table.admitted_work = work
+            table.admit(work)
             reference = weakref.ref(table, lambda _: self._leave(serial))
             self._entered[serial] = reference, owner, work
             self._add(owner, work)

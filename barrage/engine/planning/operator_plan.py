@@ -135,7 +135,7 @@ def derived(
     if meter is not None:
         meter.keep(plan.key, child)
     else:
-        child.admitted_work = None
+        child.never_end()
     return child
 
 

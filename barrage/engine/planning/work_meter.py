@@ -170,7 +170,7 @@ class WorkMeter:
         per_cycle = self._to_enter.pop(key, 0)
         if self._accounts is None:
             # Whatever client made it: the program that runs the server wants it as well.
-            table.admitted_work = None
+            table.never_end()
         elif per_cycle:
             self._accounts.enter(table, self._owner, per_cycle)
 

@@ -292,9 +292,10 @@ class DerivedTable(Table):
     """What it costs in a cycle."""
 
     admitted_work: int | None = None
-    """Row operations of a cycle that were admitted when a client made it; None for an operator of
-    the program that runs the server, which may cost what it will."""
+    """Row operations of a cycle that were admitted when a client made it; None for one that may
+    cost what it will."""
 
+    _never_ends = False
     is_summary = False
     """Whether of many rows that change few rows change here: those of groups, or the first."""
 
@@ -367,6 +368,18 @@ class DerivedTable(Table):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         """A new operator with the parameters of this one."""
         raise NotImplementedError
+
+    def admit(self, work: int) -> None:
+        """A client makes the operator, and in a cycle it may cost so many row operations, unless it
+        never ends."""
+        if not self._never_ends:
+            self.admitted_work = work
+
+    def never_end(self) -> None:
+        """The program that runs the server wants the operator: it may cost what it will, whatever
+        client has made it, or asks for it as well. It is not taken back."""
+        self._never_ends = True
+        self.admitted_work = None
 
     def spend(self, work: int) -> None:
         """An operator says so before it does what its price does not tell: so many row operations

@@ -11,12 +11,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine import AppendOnlyTable, DerivedTable, KeyedTable, Table, UpdateGraph
 from barrage.engine.changelog.subscription import SubscriptionSpec
 from barrage.engine.operators import derive
 from barrage.engine.operators.snapshot import snapshot
 from barrage.engine.planning.cycle_work import CycleWork
-from barrage.engine.planning.work_meter import TurnBudget, WorkMeter
+from barrage.engine.planning.derivation import Derivation
+from barrage.engine.planning.operator_plan import HeavyOperatorError
+from barrage.engine.planning.work_meter import TurnBudget, TurnSpentError, WorkMeter
 from barrage.engine.propagation.producer import Producer
 from barrage.engine.tables.graph import WEIGHED_STEPS
 from barrage.engine.tables.work import CHANGED_ROWS, RUN, WEIGHT_MAX, weight_below
@@ -169,6 +171,50 @@ def test_what_it_wants_as_well_as_a_client_is_always_run(clients: Clients) -> No
     clients.put(clients.rows, 10_000, salt=9)
     assert of_client.failure is None
     assert other.failure is None
+
+
+def test_what_the_program_derives_while_it_is_made_for_a_client_is_always_run() -> None:
+    """The client's request goes on afterwards, and finds it."""
+    clients = Clients(replace(LIMITS, turn_work_max=10_000))
+    meter = WorkMeter(clients.limits, TurnBudget(), clients.accounts, owner="client")
+    with clients.graph.metered(meter), pytest.raises(HeavyOperatorError) as heavy:
+        clients.sorted()
+    derivation = Derivation(heavy.value.plan, clients.limits)
+    derivation.begin()
+    derivation.make()
+    own = clients.sorted()
+    assert derivation.meet() is own
+    derivation.close()
+    with clients.graph.metered(meter):
+        assert clients.sorted() is own
+    assert clients.accounts.of_client("client") > 0
+    clients.put(clients.rows, 10_000)
+    assert own.failure is None
+    assert own.size == 10_000
+
+
+def test_what_the_program_derives_before_a_client_has_its_turn_is_always_run() -> None:
+    clients = Clients()
+    budget = TurnBudget()
+    budget.spent = clients.limits.turn_work_max
+    meter = WorkMeter(clients.limits, budget, clients.accounts, owner="client")
+    with clients.graph.metered(meter), pytest.raises(TurnSpentError):
+        clients.sorted()
+    own = clients.make(clients.sorted, is_bounded=False)
+    with clients.graph.metered(meter):
+        assert clients.sorted() is own
+    clients.put(clients.rows, 10_000)
+    assert own.failure is None
+
+
+def test_what_never_ends_does_so_whoever_asks_for_it_before_or_after(clients: Clients) -> None:
+    found = clients.make(clients.sorted)
+    assert isinstance(found, DerivedTable)
+    found.never_end()
+    found.admit(1)
+    clients.make(clients.sorted, owner="other")
+    clients.put(clients.rows, 10_000)
+    assert found.failure is None
 
 
 def test_an_operator_may_cost_what_it_was_admitted_for(clients: Clients) -> None:
