@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,104 @@ def test_cells_differ_is_cell_by_cell_inequality(name: str, data: st.DataObject)
     expected = [a != b for a, b in zip(texts(old), texts(new), strict=True)]
     assert cells_differ(old, new).tolist() == expected
     assert cells_differ(pa.chunked_array([old], old.type), new).tolist() == expected
+
+
+INDEX_TYPES = [pa.int8(), pa.uint8(), pa.int32(), pa.uint64()]
+NAN_BITS = [0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000]
+ODD_NANS = np.array(NAN_BITS, dtype=np.uint64).view(np.float64)
+IN_DICTIONARIES = [
+    "int8", "int32", "uint64", "double", "odd nan", "float", "bool", "string", "large_string",
+    "binary", "fixed_binary", "decimal128", "decimal256", "timestamp", "date32", "date64", "time64",
+    "duration", "interval", "list", "struct", "map", "null",
+]  # fmt: skip
+
+
+def drawn_dictionary(data: st.DataObject, name: str, index_type: pa.DataType) -> pa.DictionaryArray:
+    """With values that occur more than once, that are null, or that nobody uses; a slice."""
+    if name == "odd nan":
+        picks = data.draw(st.lists(st.integers(0, len(NAN_BITS) - 1), min_size=1, max_size=6))
+        values = pa.array(ODD_NANS[picks], from_pandas=False)
+    else:
+        data_type, choices = CELLS[name]
+        cells = data.draw(st.lists(st.sampled_from(choices), min_size=1, max_size=6))
+        values = pa.array([None, *cells], data_type)[data.draw(st.integers(0, 1)) :]
+    code = st.one_of(st.none(), st.integers(0, len(values) - 1))
+    codes = pa.array(data.draw(st.lists(code, min_size=24, max_size=24)), index_type)
+    return pa.DictionaryArray.from_arrays(codes, values)
+
+
+@pytest.mark.parametrize("name", IN_DICTIONARIES)
+@given(data=st.data())
+@examples(5)
+def test_cells_of_dictionaries_differ_as_they_do_written_out(
+    name: str, data: st.DataObject
+) -> None:
+    index_type = data.draw(st.sampled_from(INDEX_TYPES))
+    old = drawn_dictionary(data, name, index_type)
+    if data.draw(st.booleans()):
+        new = drawn_dictionary(data, name, index_type)
+    else:
+        code = st.one_of(st.none(), st.integers(0, len(old.dictionary) - 1))
+        codes = pa.array(data.draw(st.lists(code, min_size=24, max_size=24)), index_type)
+        new = pa.DictionaryArray.from_arrays(codes, old.dictionary)
+    start = data.draw(st.integers(0, 12))
+    old, new = old[start:], new[start:]
+    plain_old, plain_new = old.dictionary_decode(), new.dictionary_decode()
+    assert cells_differ(old, new).tolist() == cells_differ(plain_old, plain_new).tolist()
+    assert not cells_differ(old, old).any() or name == "map"
+
+
+@given(data=st.data())
+@examples(10)
+def test_cells_of_several_dictionaries_differ_as_they_do_written_out(data: st.DataObject) -> None:
+    words = st.lists(st.sampled_from(["a", "b", "", "something longer"]), min_size=1, max_size=4)
+    code = st.one_of(st.none(), st.integers(0, 3))
+
+    def cells() -> pa.DictionaryArray:
+        values = data.draw(words) + ["c"] * 3
+        codes = pa.array(data.draw(st.lists(code, min_size=12, max_size=12)), pa.int32())
+        return pa.DictionaryArray.from_arrays(codes, values)
+
+    old, new = (pa.chunked_array([cells() for _ in range(2)]) for _ in range(2))
+    plain = [pa.chunked_array([c.dictionary_decode() for c in each.chunks]) for each in (old, new)]
+    assert cells_differ(old, new).tolist() == cells_differ(*plain).tolist()
+
+
+POOLS: list[pa.MemoryPool] = []
+"""Whatever was allocated of them may still be there."""
+
+
+@contextmanager
+def most_allocated() -> Iterator[pa.MemoryPool]:
+    """A pool that knows how much of it was allocated at a time."""
+    usual = pa.default_memory_pool()
+    POOLS.append(pa.proxy_memory_pool(usual))
+    pa.set_memory_pool(POOLS[-1])
+    try:
+        yield POOLS[-1]
+    finally:
+        pa.set_memory_pool(usual)
+
+
+def test_cells_of_dictionaries_are_compared_without_being_written_out() -> None:
+    """A text of 256 KiB in a thousand cells."""
+    zeros = np.zeros(1_000, np.int32)
+    old, new, other = (
+        pa.DictionaryArray.from_arrays(zeros, ["x" * (1 << 18) + end]) for end in ("a", "a", "b")
+    )
+    with most_allocated() as pool:
+        assert not cells_differ(old, new).any()
+        assert cells_differ(old, other).all()
+    assert pool.max_memory() < 8 << 20
+
+
+def test_of_a_large_dictionary_what_the_cells_have_is_looked_at() -> None:
+    texts = pa.array([*(str(number) * (1 << 18) for number in range(10, 50)), "z", "u"])
+    old = pa.DictionaryArray.from_arrays(pa.array([40, 41] * 20, pa.int32()), texts)
+    new = pa.DictionaryArray.from_arrays(pa.array([1, 0] * 20, pa.int32()), ["u", "w"])
+    with most_allocated() as pool:
+        assert cells_differ(old, new).tolist() == [True, False] * 20
+    assert pool.max_memory() < 2 << 20
 
 
 @given(

@@ -2,6 +2,9 @@
 
 Bitwise comparison makes NaN equal to itself (a cell rewritten with NaN did not change) and 0.0
 differ from -0.0 (it did). Two nulls are equal.
+
+Texts and bytes of dictionaries are compared by numbers, which the values are given first: that
+costs the cells and the values they use, however long a value is and however many cells have it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,12 @@ from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
 if TYPE_CHECKING:
     from barrage.model.storage.growth import BoolArray, Int64Array
 
+WRITTEN_OUT_MAX = 16
+"""So few cells of dictionaries are compared as they are, which is quicker."""
+
+_NULL = -1
+"""The code of nulls, and where its number is: at the end."""
+
 
 def cells_differ(old: pa.Array | pa.ChunkedArray, new: pa.Array | pa.ChunkedArray) -> BoolArray:
     """True where ``old`` and ``new`` (same type and length) hold different cells."""
@@ -27,7 +36,7 @@ def cells_differ(old: pa.Array | pa.ChunkedArray, new: pa.Array | pa.ChunkedArra
     if pa.types.is_null(old.type) or len(old) == 0:
         return np.zeros(len(old), dtype=np.bool_)
     if pa.types.is_dictionary(old.type):
-        return cells_differ(old.dictionary_decode(), new.dictionary_decode())
+        return _dictionaries_differ(old, new)
     if pa.types.is_run_end_encoded(old.type):
         return cells_differ(pc.run_end_decode(old), pc.run_end_decode(new))
     old_valid, new_valid = read_valid(old), read_valid(new)
@@ -63,6 +72,63 @@ def _values_differ(old: pa.Array, new: pa.Array) -> BoolArray:
         return _objects_differ(old, new)
     unequal = pc.fill_null(pc.not_equal(old, new), True)
     return np.asarray(unequal.to_numpy(zero_copy_only=False))
+
+
+def _dictionaries_differ(old: pa.DictionaryArray, new: pa.DictionaryArray) -> BoolArray:
+    """Difference of cells that have the same value type, whatever dictionaries they have. A null
+    may be a code or a value."""
+    if len(old) <= WRITTEN_OUT_MAX or not _is_of_bytes(old.type.value_type):
+        return cells_differ(old.dictionary_decode(), new.dictionary_decode())
+    if not _is_same_array(old.dictionary, new.dictionary):
+        return _numbers_differ(old, new)
+    # Other codes may be the same value again.
+    differ = cells_differ(old.indices, new.indices)
+    rows = np.flatnonzero(differ)
+    if len(rows):
+        chosen = pa.array(rows)
+        differ[rows] = _numbers_differ(old.take(chosen), new.take(chosen))
+    return differ
+
+
+def _is_of_bytes(data_type: pa.DataType) -> bool:
+    """Whether a value may be long; Arrow numbers such values by their bytes."""
+    return bool(
+        pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+        or pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
+    )
+
+
+def _numbers_differ(old: pa.DictionaryArray, new: pa.DictionaryArray) -> BoolArray:
+    """The same, by numbers of the values that are used: equal ones have the same."""
+    codes = [cells.indices.dictionary_encode() for cells in (old, new)]
+    values = [
+        cells.dictionary.take(used.dictionary)
+        for cells, used in zip((old, new), codes, strict=True)
+    ]
+    chunks = pa.chunked_array(values).dictionary_encode().chunks
+    numbers = np.concatenate([np.empty(0, dtype=np.int64), *map(_codes_of, chunks)])
+    left, right = (
+        np.append(part, _NULL)[_codes_of(used)]
+        for part, used in zip(np.split(numbers, [len(values[0])]), codes, strict=True)
+    )
+    return np.asarray(left != right)
+
+
+def _codes_of(cells: pa.DictionaryArray) -> Int64Array:
+    codes = pc.fill_null(cells.indices.cast(pa.int64()), _NULL)
+    return np.asarray(codes.to_numpy(zero_copy_only=False))
+
+
+def _is_same_array(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two arrays are the same memory."""
+    places = [
+        [None if buffer is None else buffer.address for buffer in each.buffers()]
+        for each in (one, other)
+    ]
+    return places[0] == places[1] and (one.offset, len(one)) == (other.offset, len(other))
 
 
 def _lists_differ(old: pa.Array, new: pa.Array) -> BoolArray:
