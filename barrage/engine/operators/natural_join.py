@@ -31,6 +31,7 @@ from barrage.engine.tables.moved_rows import merged_keys, union_of
 from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
+from barrage.model.storage.equality import may_be_long
 from barrage.model.storage.growth import lengthened
 from barrage.model.storage.hashing import is_hashable
 from barrage.model.update import TableUpdate
@@ -134,6 +135,14 @@ def _plain_type(data_type: pa.DataType) -> pa.DataType:
     return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
+def _key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """How a key is given numbers whose values are the same on both sides: texts that either side
+    has in a dictionary are not written out, for many rows may have a long one."""
+    plain = _plain_type(left)
+    is_encoded = pa.types.is_dictionary(left) or pa.types.is_dictionary(right)
+    return pa.dictionary(pa.int32(), plain) if is_encoded and may_be_long(plain) else plain
+
+
 @dataclass(frozen=True, slots=True)
 class _RightChange:
     """What a cycle did on the right. ``was`` is the right row of every number before the cycle, in
@@ -169,9 +178,11 @@ class NaturalJoinTable(DerivedTable):
         self.right = right
         self._join = join
         self._left_width = len(left.schema)
-        self._numbers = KeyNumbers(
-            [_plain_type(left.schema.field(i).type) for i in join.left_keys] or [pa.int8()]
-        )
+        self._key_types = [
+            _key_type(left.schema.field(one).type, right.schema.field(other).type)
+            for one, other in zip(join.left_keys, join.right_keys, strict=True)
+        ]
+        self._numbers = KeyNumbers(self._key_types or [pa.int8()])
         self._left_number = KeyMap()
         self._right_number = KeyMap()
         self._looked_upto = self._packed_upto = 0
@@ -213,8 +224,11 @@ class NaturalJoinTable(DerivedTable):
         """The numbers of the keys of some rows of a parent; makes room for new ones."""
         wanted = sorted(set(columns))
         cells = dict(zip(wanted, table.take_cells(rows, wanted), strict=True))
-        keys = [_decoded(cells[column]) for column in columns] or [pa.nulls(len(rows), pa.int8())]
-        numbers = self._numbers.of(keys)
+        keys = [
+            _as_type(cells[column], data_type)
+            for column, data_type in zip(columns, self._key_types, strict=True)
+        ]
+        numbers = self._numbers.of(keys or [pa.nulls(len(rows), pa.int8())])
         self._right_row = lengthened(self._right_row, self._numbers.count, NO_ROW)
         return numbers
 
@@ -419,8 +433,14 @@ class NaturalJoinTable(DerivedTable):
         return tuple(_with_nulls(column, picks) for column in cells)
 
 
-def _decoded(cells: pa.Array) -> pa.Array:
-    return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
+def _as_type(cells: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """Cells of a key as they are given numbers."""
+    if not pa.types.is_dictionary(data_type):
+        return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
+    if not pa.types.is_dictionary(cells.type):
+        return cells.dictionary_encode()
+    codes = cells.indices.cast(data_type.index_type)
+    return pa.DictionaryArray.from_arrays(codes, cells.dictionary, safe=False)
 
 
 def _with_nulls(cells: pa.Array, picks: pa.Array) -> pa.Array:

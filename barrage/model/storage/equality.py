@@ -77,7 +77,7 @@ def _values_differ(old: pa.Array, new: pa.Array) -> BoolArray:
 def _dictionaries_differ(old: pa.DictionaryArray, new: pa.DictionaryArray) -> BoolArray:
     """Difference of cells that have the same value type, whatever dictionaries they have. A null
     may be a code or a value."""
-    if len(old) <= WRITTEN_OUT_MAX or not _is_of_bytes(old.type.value_type):
+    if len(old) <= WRITTEN_OUT_MAX or not may_be_long(old.type.value_type):
         return cells_differ(old.dictionary_decode(), new.dictionary_decode())
     if not _is_same_array(old.dictionary, new.dictionary):
         return _numbers_differ(old, new)
@@ -90,8 +90,8 @@ def _dictionaries_differ(old: pa.DictionaryArray, new: pa.DictionaryArray) -> Bo
     return differ
 
 
-def _is_of_bytes(data_type: pa.DataType) -> bool:
-    """Whether a value may be long; Arrow numbers such values by their bytes."""
+def may_be_long(data_type: pa.DataType) -> bool:
+    """Whether a value of this type may be: texts and bytes, which Arrow tells apart quickly."""
     return bool(
         pa.types.is_string(data_type)
         or pa.types.is_large_string(data_type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from barrage.engine import (
 from barrage.engine.operators import derive
 from barrage.engine.operators import natural_join as natural_join_module
 from barrage.errors import RowError, SchemaError
+from barrage.model.storage import hashing
 from tests.helpers import model
 
 TRADES = pa.schema([("id", pa.int64()), ("symbol", pa.string()), ("price", pa.float64())])
@@ -160,6 +162,59 @@ def test_dictionaries_match_the_plain_type_of_their_values() -> None:
     assert column(derive.natural_join(left, right, ["k"]), "v") == ["q", None, None, "p"]
     encoded = derive.natural_join(derive.select(right, "k", w="k"), left, ["k"], ["other=k"])
     assert column(encoded, "other") == ["z", "x"]
+
+
+TEXT, SHORT = pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize("left_type", [TEXT, SHORT, pa.string()], ids=str)
+@pytest.mark.parametrize("right_type", [TEXT, SHORT, pa.string()], ids=str)
+def test_keys_in_dictionaries_come_and_go(
+    left_type: pa.DataType, right_type: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(natural_join_module, "FREE_NUMBERS_MIN", 0)
+    monkeypatch.setattr(natural_join_module, "PACKED_TOGETHER", 3)
+    graph, prng = UpdateGraph(), random.Random(0)
+    left = KeyedTable(graph, pa.schema([("id", pa.int64()), ("k", left_type)]), key="id")
+    right = KeyedTable(graph, pa.schema([("k", right_type), ("v", pa.int64())]), key="k")
+    joined = derive.natural_join(left, right, ["k"])
+    for cycle in range(60):
+        words = [None, *(f"word {cycle // 3 + number}" for number in range(8))]
+        ids = prng.sample(range(12), 5)
+        cells = pa.array(prng.choices(words, k=5), pa.string())
+        cells = cells if left_type == pa.string() else cells.dictionary_encode().cast(left_type)
+        left.stage_upsert(pa.table([pa.array(ids), cells], schema=left.schema))
+        keys = pa.array(prng.sample(words[1:], 4), pa.string())
+        keys = keys if right_type == pa.string() else keys.dictionary_encode().cast(right_type)
+        right.stage_upsert(pa.table([keys, pa.array([cycle] * 4)], schema=right.schema))
+        if cycle % 4 == 3:
+            right.stage_remove(right.to_arrow().slice(0, 6).select(["k"]))
+        assert not graph.run_cycle().failed
+        shown = dict(zip(column(right, "k"), column(right, "v"), strict=True))
+        assert column(joined, "v") == [shown.get(key) for key in column(left, "k")]
+
+
+def test_keys_in_dictionaries_are_not_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long text may be the key of many rows."""
+    hashed: list[int] = []
+    hash_text = hashing._hash_text
+
+    def counted(values: pa.Array) -> hashing.UInt64Array:
+        hashed.append(len(values))
+        return hash_text(values)
+
+    graph = UpdateGraph()
+    many = pa.DictionaryArray.from_arrays(pa.array([0] * 5_000, pa.int32()), ["a long one"])
+    left = AppendOnlyTable(graph, pa.schema([("k", TEXT)]))
+    right = StaticTable(graph, pa.table({"k": ["a long one"], "v": [1]}))
+    left.stage_add(pa.table([many], schema=left.schema))
+    graph.run_cycle()
+    monkeypatch.setattr(hashing, "_hash_text", counted)
+    joined = derive.natural_join(left, right, ["k"])
+    left.stage_add(pa.table([many], schema=left.schema))
+    graph.run_cycle()
+    assert sum(hashed) < 20
+    assert column(joined, "v") == [1] * 10_000
 
 
 @pytest.mark.parametrize(
