@@ -8,8 +8,8 @@ at the end.
 
 Slots of rows that are gone are free. Of a small table they are given back at once, and of one with
 a dictionary of which most is in no row; of a larger one the rows of the oldest slots move to new
-ones, a few in each cycle, and the slots before the oldest row are forgotten. Slots are private, so
-that shows in no update.
+ones, a few in each cycle or as many as keep up with those that come, and the slots before the
+oldest row are forgotten. Slots are private, so that shows in no update.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ COMPACTED_CELLS_MAX = 1 << 20
 """Tables of so many cells, or fewer, give free slots back at once."""
 
 MOVED_CELLS = 1 << 18
-"""Cells of the oldest rows of larger tables that move in one cycle, at most."""
+"""Cells of the oldest rows of larger tables that move in one cycle, at most, unless those of twice
+as many rows as come in it are more."""
 
 SLICED_ROWS_MIN = 64
 """Runs of so many rows or more on average are copied one by one."""
@@ -317,7 +318,7 @@ class ListTable(StagedTable[_Edit]):
         self._gone = None
         self._order = order
         self._row_keys = RowSet.of_span(0, len(order))
-        self._give_back()
+        self._give_back(self._slots_used - cycle.first_new)
         return update
 
     def _splice(self, cycle: _Cycle, rows: pa.Table | None, *, start: int, stop: int) -> None:
@@ -424,8 +425,9 @@ class ListTable(StagedTable[_Edit]):
 
     # --- slots of rows that are gone ---
 
-    def _give_back(self) -> None:
-        """Free the memory of slots without rows when they are more than those with rows."""
+    def _give_back(self, came: int) -> None:
+        """Free the memory of slots without rows when they are more than those with rows, in a cycle
+        that handed out so many."""
         if self._has_few_free():
             return
         columns = max(1, len(self.schema))
@@ -437,7 +439,8 @@ class ListTable(StagedTable[_Edit]):
             return
         self._forget_before(int(self._order.min()))
         if not self._has_few_free():
-            self._move_oldest(max(1, MOVED_CELLS // columns))
+            # At the pace of those that come, what is moved would never catch up with them.
+            self._move_oldest(max(1, MOVED_CELLS // columns, 2 * came))
 
     def _has_few_free(self) -> bool:
         size = len(self._order)

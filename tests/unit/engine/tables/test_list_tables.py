@@ -242,6 +242,32 @@ def test_free_slots_of_a_large_list_are_given_back_a_few_at_a_time(
     assert held[-1] < held[0] // 3
 
 
+@pytest.mark.parametrize("exchanged", [300, 2_000, 4_500, 9_000])
+def test_a_list_holds_few_slots_without_rows_however_much_comes(
+    monkeypatch: pytest.MonkeyPatch, exchanged: int
+) -> None:
+    """Of 10,000 rows some stay for ever, and the others are exchanged in every cycle: a hundred
+    cells move besides."""
+    monkeypatch.setattr(list_table, "COMPACTED_CELLS_MAX", 0)
+    monkeypatch.setattr(list_table, "FREE_SLOTS_MIN", 0)
+    monkeypatch.setattr(list_table, "MOVED_CELLS", 100)
+    table = ListTable(UpdateGraph(), NUMBERS)
+    table.stage_add(numbers(0, 10_000))
+    table.graph.run_cycle()
+    stays = numbers(0, 10_000 - exchanged)
+    for cycle in range(60):
+        table.stage_delete(10_000 - exchanged, 10_000)
+        table.stage_add(numbers(cycle, exchanged))
+        appended = table._slots_used
+        table.graph.run_cycle()
+        assert table._slots_used - table._forgotten <= 2.5 * 10_000 + 2 * exchanged
+        # What comes and twice as many, at most, are written in one cycle.
+        assert table._slots_used - appended <= 3 * exchanged + 100
+    rows = table.to_arrow()
+    assert rows.slice(0, len(stays)).equals(stays)
+    assert rows.slice(len(stays)).equals(numbers(59, exchanged))
+
+
 def test_nothing_is_left_of_a_content_that_was_replaced() -> None:
     schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))])
     table = ListTable(UpdateGraph(), schema)
