@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -57,87 +57,106 @@ SLICED_ROWS_MIN = 64
 """Runs of so many rows or more on average are copied one by one."""
 
 
+BLOCK_RUNS_MAX = 512
+"""Runs that are copied for an edit, about: of fewer the calls cost more than the copying."""
+
+Runs: TypeAlias = "tuple[Int64Array, Int64Array]"
+"""The first numbers of runs of rows, and how many rows each has."""
+
+
 class _Runs:
     """The rows of a list while it is edited, as runs of numbers that follow each other.
 
     A row that was there has its position of before as its number; those that come have the numbers
     from ``base``, how many were there, on. Those that were there keep their order.
+
+    Runs are kept in blocks, of which an edit makes those anew that it touches: it costs little more
+    where there are many. Where two blocks meet one run may go on as another.
     """
 
-    __slots__ = ("_counts", "_ends", "_firsts", "base")
+    __slots__ = ("_blocks", "_ends", "base")
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self._firsts: Int64Array = np.zeros(min(base, 1), dtype=np.int64)
-        self._counts: Int64Array = np.full(min(base, 1), base, dtype=np.int64)
-        self._ends = np.cumsum(self._counts)
+        self._blocks: list[Runs] = [_run(0, base)]
+        self._ends = np.array([base], dtype=np.int64)
+        """How many rows there are up to the end of each block."""
 
     @property
     def size(self) -> int:
         """Rows there are now."""
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return int(self._ends[-1])
 
-    @property
-    def is_appended_to(self) -> bool:
-        """Whether all rows that were there have stayed where they were, and all that have come
-        stand behind them."""
-        size = self.size
-        if size < self.base or (self.base and self._counts[0] != self.base):
-            return False
-        expected = [0] * (self.base > 0) + [self.base] * (size > self.base)
-        return self._firsts.tolist() == expected if len(self._firsts) <= 2 else False
+    def _around(self, start: int, stop: int) -> tuple[slice, int, Runs]:
+        """The blocks with these positions, at least one, how many rows are before them, and their
+        runs."""
+        last = len(self._blocks) - 1
+        low = min(int(np.searchsorted(self._ends, start, side="right")), last)
+        high = max(min(int(np.searchsorted(self._ends, stop, side="left")), last), low)
+        found = self._blocks[low] if low == high else _together(self._blocks[low : high + 1])
+        return slice(low, high + 1), int(self._ends[low - 1]) if low else 0, found
 
-    def within(self, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+    def within(self, start: int, stop: int) -> Runs:
         """The first numbers of the runs of these positions, and how many rows each has."""
-        if start >= stop:
-            return self._firsts[:0], self._counts[:0]
-        low = int(np.searchsorted(self._ends, start, side="right"))
-        high = int(np.searchsorted(self._ends, stop, side="left"))
-        firsts = self._firsts[low : high + 1].copy()
-        counts = self._counts[low : high + 1].copy()
-        skipped = start - int(self._ends[low] - self._counts[low])
-        firsts[0] += skipped
-        counts[0] -= skipped
-        counts[-1] -= int(self._ends[high]) - stop
-        return firsts, counts
+        _, before, runs = self._around(start, stop)
+        return _cut(runs, start - before, stop - before)
 
     def numbers(self, start: int, stop: int) -> Int64Array:
         """The rows at these positions."""
         return _spelled_out(*self.within(start, stop))
 
-    def splice(self, start: int, stop: int, runs: tuple[Int64Array, Int64Array]) -> None:
+    def splice(self, start: int, stop: int, runs: Runs) -> None:
         """Put ``runs`` in the place of the rows at these positions."""
-        parts = (self.within(0, start), runs, self.within(stop, self.size))
-        firsts = np.concatenate([part[0] for part in parts])
-        counts = np.concatenate([part[1] for part in parts])
-        begins = np.ones(len(firsts), dtype=np.bool_)
-        begins[1:] = (firsts[1:] != firsts[:-1] + counts[:-1]) | (firsts[1:] == self.base)
-        starts = np.flatnonzero(begins)
-        self._firsts = firsts[starts]
-        self._counts = np.add.reduceat(counts, starts) if len(starts) else counts
-        self._ends = np.cumsum(self._counts)
+        blocks, before, found = self._around(start, stop)
+        end = int(self._ends[blocks.stop - 1])
+        parts = (_cut(found, 0, start - before), runs, _cut(found, stop - before, end - before))
+        made = _divided(_joined(_together(parts), self.base))
+        self._blocks[blocks] = made
+        ends = before + np.cumsum([counts.sum() for _, counts in made], dtype=np.int64)
+        behind = self._ends[blocks.stop :] + (ends[-1] - end)
+        self._ends = np.concatenate((self._ends[: blocks.start], ends, behind))
+
+    def whole(self) -> Runs:
+        """All runs, none of which goes on as the next one."""
+        found = _joined(_together(self._blocks), self.base)
+        self._blocks, self._ends = [found], self._ends[-1:]
+        return found
+
+    @property
+    def is_appended_to(self) -> bool:
+        """Whether all rows that were there have stayed where they were, and all that have come
+        stand behind them."""
+        size, (firsts, counts) = self.size, self.whole()
+        if size < self.base or (self.base and counts[0] != self.base):
+            return False
+        expected = [0] * (self.base > 0) + [self.base] * (size > self.base)
+        return firsts.tolist() == expected if len(firsts) <= 2 else False
 
     def kept(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Rows that were there and still are: first and last position of before of each run, and
         its first position now."""
-        is_old = self._firsts < self.base
-        firsts, counts = self._firsts[is_old], self._counts[is_old]
-        return firsts, firsts + counts - 1, self._ends[is_old] - counts
+        firsts, counts = self.whole()
+        is_old = firsts < self.base
+        now = (np.cumsum(counts) - counts)[is_old]
+        firsts, counts = firsts[is_old], counts[is_old]
+        return firsts, firsts + counts - 1, now
 
     def added(self) -> RowSet:
         """Positions of the rows that came."""
-        is_new = self._firsts >= self.base
-        ends, counts = self._ends[is_new], self._counts[is_new]
+        firsts, counts = self.whole()
+        is_new = firsts >= self.base
+        ends, counts = np.cumsum(counts)[is_new], counts[is_new]
         return RowSet.from_ranges(ends - counts, ends - 1)
 
     def slots(self, order: Int64Array, first_new: int, out: Int64Array) -> None:
         """Write the slots of all rows to ``out``: those that were there have those of ``order``,
         those that came the ones from ``first_new`` on."""
-        if self.size < SLICED_ROWS_MIN * len(self._firsts):
-            out[:] = self.slots_of(_spelled_out(self._firsts, self._counts), order, first_new)
+        firsts, counts = self.whole()
+        if self.size < SLICED_ROWS_MIN * len(firsts):
+            out[:] = self.slots_of(_spelled_out(firsts, counts), order, first_new)
             return
         place = 0
-        for first, count in zip(self._firsts.tolist(), self._counts.tolist(), strict=True):
+        for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
             if first < self.base:
                 out[place : place + count] = order[first : first + count]
             else:
@@ -159,12 +178,60 @@ def _spelled_out(firsts: Int64Array, counts: Int64Array) -> Int64Array:
     return np.repeat(offsets, counts) + np.arange(int(counts.sum()), dtype=np.int64)
 
 
-def _runs_in(numbers: Int64Array, base: int) -> tuple[Int64Array, Int64Array]:
+def _run(first: int, count: int) -> Runs:
+    """One run, or none."""
+    there = min(count, 1)
+    return np.full(there, first, dtype=np.int64), np.full(there, count, dtype=np.int64)
+
+
+def _runs_in(numbers: Int64Array, base: int) -> Runs:
     """Numbers as runs; none of them goes on at ``base``."""
-    begins = np.ones(len(numbers), dtype=np.bool_)
-    begins[1:] = (numbers[1:] != numbers[:-1] + 1) | (numbers[1:] == base)
+    return _joined((numbers, np.ones(len(numbers), dtype=np.int64)), base)
+
+
+def _joined(runs: Runs, base: int) -> Runs:
+    """The same with one for those that go on as the next one; none goes on at ``base``."""
+    firsts, counts = runs
+    begins = np.ones(len(firsts), dtype=np.bool_)
+    begins[1:] = (firsts[1:] != firsts[:-1] + counts[:-1]) | (firsts[1:] == base)
+    if begins.all():
+        return runs
     starts = np.flatnonzero(begins)
-    return numbers[starts], np.diff(np.append(starts, len(numbers)))
+    return firsts[starts], np.add.reduceat(counts, starts)
+
+
+def _together(parts: Sequence[Runs]) -> Runs:
+    """Runs one after the other."""
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _divided(runs: Runs) -> list[Runs]:
+    """Runs in blocks, at least one."""
+    firsts, counts = runs
+    if len(firsts) <= BLOCK_RUNS_MAX:
+        return [runs]
+    step = BLOCK_RUNS_MAX // 2
+    return [
+        (firsts[start : start + step], counts[start : start + step])
+        for start in range(0, len(firsts), step)
+    ]
+
+
+def _cut(runs: Runs, start: int, stop: int) -> Runs:
+    """The part of runs that has these rows of theirs."""
+    firsts, counts = runs
+    if start >= stop:
+        return firsts[:0], counts[:0]
+    ends = np.cumsum(counts)
+    low = int(np.searchsorted(ends, start, side="right"))
+    high = int(np.searchsorted(ends, stop, side="left"))
+    skipped = start - int(ends[low] - counts[low])
+    beyond = int(ends[high]) - stop
+    firsts, counts = firsts[low : high + 1].copy(), counts[low : high + 1].copy()
+    firsts[0] += skipped
+    counts[0] -= skipped
+    counts[-1] -= beyond
+    return firsts, counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,19 +334,20 @@ class ListTable(StagedTable[_Edit]):
             return RowSet.empty()
         if any(edit.keeps_equal for edit in self._staged):
             return self.row_keys
-        runs, touched = _Runs(self.size), RowSet.empty()
+        runs, touched = _Runs(self.size), [_run(0, 0)]
         came = self.size
         for place, edit in enumerate(self._staged, start=len(asked) - len(self._staged)):
             if place >= 0:
-                firsts, counts = runs.within(edit.start, edit.stop)
-                is_old = firsts < runs.base
-                lasts = firsts[is_old] + counts[is_old] - 1
-                touched |= RowSet.from_overlapping(firsts[is_old], lasts)
+                touched.append(runs.within(edit.start, edit.stop))
             if not edit.is_overwrite:
                 count = 0 if edit.rows is None else len(edit.rows)
                 runs.splice(edit.start, edit.stop, _run(came, count))
                 came += count
-        return touched
+        firsts, counts = _together(touched)
+        was_there = np.flatnonzero(firsts < runs.base)
+        ascending = was_there[np.argsort(firsts[was_there])]
+        firsts, counts = firsts[ascending], counts[ascending]
+        return RowSet.from_overlapping(firsts, firsts + counts - 1)
 
     def restore(self, keys: RowSet, rows: pa.Table) -> None:
         check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
@@ -494,12 +562,6 @@ class _Cycle:
     def number_of(self, slot: int) -> int:
         """The number of the row that comes next, at this slot."""
         return self.runs.base + slot - self.first_new
-
-
-def _run(first: int, count: int) -> tuple[Int64Array, Int64Array]:
-    """One run, or none."""
-    there = min(count, 1)
-    return np.full(there, first, dtype=np.int64), np.full(there, count, dtype=np.int64)
 
 
 def _content_of(rows: pa.Table) -> Content:

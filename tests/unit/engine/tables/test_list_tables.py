@@ -106,6 +106,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[random.Random], None]:
         monkeypatch.setattr(list_table, "MOVED_CELLS", draw.choice([1, 5, 25]))
         monkeypatch.setattr(list_table, "COMPARED_ROWS_MAX", draw.choice([0, 1, 3, 8, 1000]))
         monkeypatch.setattr(list_table, "SLICED_ROWS_MIN", draw.choice([0, 1, 2, 64]))
+        monkeypatch.setattr(list_table, "BLOCK_RUNS_MAX", draw.choice([2, 3, 5, 512]))
         monkeypatch.setattr(same_rows, "FIRST_ROWS", draw.choice([1, 2, 1024]))
 
     return set_sizes
@@ -266,6 +267,37 @@ def test_a_list_holds_few_slots_without_rows_however_much_comes(
     rows = table.to_arrow()
     assert rows.slice(0, len(stays)).equals(stays)
     assert rows.slice(len(stays)).equals(numbers(59, exchanged))
+
+
+def test_an_edit_costs_as_much_however_many_came_before_in_the_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+    joined = list_table._joined
+
+    def counted(runs: list_table.Runs, base: int) -> list_table.Runs:
+        looked_at.append(len(runs[0]))
+        return joined(runs, base)
+
+    monkeypatch.setattr(list_table, "_joined", counted)
+    monkeypatch.setattr(list_table, "BLOCK_RUNS_MAX", 16)
+    table, prng = ListTable(UpdateGraph(), NUMBERS), random.Random(3)
+    table.stage_add(numbers(0, 5_000))
+    table.graph.run_cycle()
+    rows = list(range(5_000))
+    for number in range(2_000):
+        position = prng.randrange(len(rows))
+        table.stage_insert(position, numbers(number, 1))
+        rows[position:position] = numbers(number, 1)["n"].to_pylist()
+    looked_at.clear()
+    assert len(table.touched_keys()) == 0
+    table.graph.run_cycle()
+    assert table.to_arrow()["n"].to_pylist() == rows
+    # Each is spliced twice, and in the end all runs are looked at a few times.
+    spliced, at_last = looked_at[: 2 * 2_000], looked_at[2 * 2_000 :]
+    assert max(spliced) <= 16 + 3
+    assert len(at_last) < 10
+    assert max(at_last) > 3_000
 
 
 def test_nothing_is_left_of_a_content_that_was_replaced() -> None:
