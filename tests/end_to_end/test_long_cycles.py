@@ -57,6 +57,20 @@ def test_a_sorted_view_is_there_again_when_most_rows_have_changed_at_once(
         assert view.stats.reconnects == 1
 
 
+def test_a_session_with_several_servers_stays_with_the_one_that_has_ended_a_view(
+    server: barrage.Server,
+) -> None:
+    """It is there, and what the others have is not asked for."""
+    with barrage.Server("127.0.0.1") as other, barrage.connect([server.uri, other.uri]) as session:
+        view = session.table("t").sort("a").subscribe()
+        view.wait_ready(HANG_S)
+        server.table("t").upsert(rows(ROWS, 1))
+        wait_until(lambda: len(view) == ROWS, HANG_S)
+        assert view.stats.reconnects == 1
+        assert server.address in repr(session)
+        assert session.table("t").snapshot().num_rows == ROWS
+
+
 def test_a_view_of_a_row_that_all_rows_show_is_made_again_each_time(server: barrage.Server) -> None:
     server.table("t").upsert(rows(ROWS, 1))
     with barrage.connect(server.uri) as session:

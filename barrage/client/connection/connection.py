@@ -261,8 +261,8 @@ class Connection:
     def leave(self, address: Address, error: BarrageError) -> None:
         """A stream to the server at ``address`` failed with ``error``: go on at another, if there
         is one. One of ours that has not got the table counts as lost, for the others may have it;
-        with a Deephaven server the whole session would be."""
-        if self._servers is None or isinstance(error, BodyChannelError):
+        with a Deephaven server the whole session would be. One that has ended it makes it again."""
+        if self._servers is None or isinstance(error, BodyChannelError) or was_ended(error):
             return
         if isinstance(error, ConnectionLostError) or self.login is None:
             self._servers.leave(address, error)

@@ -4,7 +4,8 @@ Calls go to the server in use. When one of them finds the connection lost or ref
 to the next address of the list, round and round; what is open elsewhere stays as it is. Nothing is
 repeated by itself here: a subscription asks again with its cursor as it does for a single server, a
 writer sends again what was not acknowledged, and what only reads may be asked of each server in
-turn (:meth:`FailoverConnector.ask_each`). Waiting between attempts is theirs, too.
+turn (:meth:`FailoverConnector.ask_each`). Waiting between attempts is theirs, too. A server that
+has ended a derived table is not lost: there the table is asked for again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.connection.login import METHOD
+from barrage.client.connection.reconnect import was_ended
 from barrage.errors import ConnectionLostError, ServerFailedError, SubscriptionClosedError
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.status import DeadlineError
@@ -100,9 +102,14 @@ class FailoverConnector:
         for callback in self._moved:
             callback()
 
-    def told(self, address: Address, error: ConnectionLostError) -> ConnectionLostError:
-        """What ``error`` of the server at ``address`` means to a caller: a server that must be
-        restarted is one that is lost, as long as there may be another."""
+    def note_loss(self, address: Address, error: ConnectionLostError) -> ConnectionLostError:
+        """What ``error`` of the server at ``address``, which is left, means to a caller: one that
+        must be restarted is lost, as long as there may be another. One that has ended a derived
+        table stays in use."""
+        if was_ended(error):
+            self.note_answer(address)
+            return error
+        self.leave(address, error)
         if not isinstance(error, ServerFailedError):
             self._failed.discard(address)
             return error
@@ -117,14 +124,16 @@ class FailoverConnector:
 
     async def ask_each(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer of the first server that can be reached, from the one in use on.
-        ConnectionLostError that names every address and why, when none can; ServerFailedError when
-        each of them is there and must be restarted."""
+        ConnectionLostError that names every address and why, when none can, or that a table was
+        ended; ServerFailedError when each of them is there and must be restarted."""
         failures: dict[Address, ConnectionLostError] = {}
         for _ in range(ROUNDS_MAX * len(self._addresses)):
             asked = self.address
             try:
                 return await ask()
             except ConnectionLostError as error:
+                if was_ended(error):
+                    raise
                 failures[asked] = error
                 self.leave(asked, error)
             if len(failures) == len(self._addresses):
@@ -183,11 +192,10 @@ class FailoverConnector:
                 self.leave(asked, error)
             raise
         except ConnectionLostError as error:
-            self.leave(asked, error)
-            told = self.told(asked, error)
-            if told is error:
+            meant = self.note_loss(asked, error)
+            if meant is error:
                 raise
-            raise told from error
+            raise meant from error
 
     async def close(self) -> None:
         self._is_closed = True
@@ -227,11 +235,10 @@ class FailoverStream:
             # What was cancelled from here says nothing about the server.
             if self._is_cancelled:
                 raise
-            self._servers.leave(self._address, error)
-            told = self._servers.told(self._address, error)
-            if told is error:
+            meant = self._servers.note_loss(self._address, error)
+            if meant is error:
                 raise
-            raise told from error
+            raise meant from error
         if is_answer:
             self._servers.note_answer(self._address)
         return answer

@@ -9,14 +9,20 @@ import pytest
 
 from barrage.cli.command_errors import CommandError
 from barrage.cli.target import parse_server, parse_table
+from barrage.client.bodies.bodies import BodyChoice
 from barrage.client.connection.address import parse_address, parse_addresses
+from barrage.client.connection.connection import Connection
 from barrage.client.connection.failover import FailoverConnector
 from barrage.client.connection.login import METHOD
+from barrage.client.connection.reconnect import ENDED_MAX, was_ended
 from barrage.client.session import aconnect
+from barrage.clock import SystemClock
 from barrage.errors import (
     MUST_RESTART,
+    BarrageError,
     ConfigError,
     ConnectionLostError,
+    CycleTooLongError,
     RequestRefusedError,
     ServerFailedError,
     StatusCode,
@@ -24,7 +30,8 @@ from barrage.errors import (
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.flight_messages import FLIGHT
-from barrage.transport.status import DeadlineError
+from barrage.transport.status import DeadlineError, error_from_status
+from barrage.wire.revision import WireRevision
 
 LIST = FLIGHT + "ListFlights"
 
@@ -179,6 +186,11 @@ def lost(text: str = "gone") -> ConnectionLostError:
     return ConnectionLostError(text)
 
 
+def ended() -> BarrageError:
+    """What a server says of a derived table that it has ended for the sake of all others."""
+    return error_from_status(StatusCode.ABORTED, str(CycleTooLongError()))
+
+
 async def call(connector: FailoverConnector, method: str = LIST) -> bytes:
     return await connector.unary(method, b"", timeout=1)
 
@@ -255,6 +267,83 @@ def test_which_failures_mean_that_the_server_is_lost(method, error, moves) -> No
                 else:
                     [_ async for _ in connector.results(method, b"", timeout=1)]
             assert (connector.target == "inproc://b") is moves
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("step", ["unary", "results", "read", "headers", "half_close", "write"])
+def test_a_server_that_has_ended_a_table_is_there(step) -> None:
+    """What else the session has open stays where it is, and who reads is told as it was."""
+
+    async def test():
+        connector, servers = scene()
+        await call(connector)
+        stream = connector.exchange()
+        servers["inproc://a"].error = told = ended()
+        with pytest.raises(ConnectionLostError) as caught:
+            if step == "unary":
+                await call(connector)
+            elif step == "results":
+                [_ async for _ in connector.results(LIST, b"", timeout=1)]
+            else:
+                await getattr(stream, step)(*((b"",) if step == "write" else ()))
+        assert caught.value is told
+        assert connector.target == "inproc://a"
+
+    asyncio.run(test())
+
+
+def test_a_server_that_has_ended_a_table_need_not_be_restarted() -> None:
+    async def test():
+        connector, servers = scene(2)
+        await call(connector)
+        servers["inproc://a"].error = ServerFailedError(MUST_RESTART)
+        with pytest.raises(ConnectionLostError):
+            await call(connector)
+        stream = connector.exchange()
+        connector.leave(connector.address, lost())
+        servers["inproc://a"].error = ended()
+        with pytest.raises(ConnectionLostError):
+            await call(connector)
+        servers["inproc://b"].error = ServerFailedError(MUST_RESTART)
+        with pytest.raises(ConnectionLostError) as caught:
+            await stream.read()
+        assert type(caught.value) is ConnectionLostError
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("times", "is_answered"), [(ENDED_MAX, True), (ENDED_MAX + 1, False)])
+def test_a_table_that_was_ended_is_asked_for_again_of_the_same_server(times, is_answered) -> None:
+    async def test():
+        connector, servers = scene(2)
+        connection = Connection(
+            connector.address,
+            connector,
+            tls=None,
+            revision=WireRevision.R1_0_0,
+            limits=DEFAULT_LIMITS,
+            clock=SystemClock(),
+            bodies=BodyChoice.INLINE,
+        )
+        await call(connector)
+        asked = []
+
+        async def read():
+            servers["inproc://a"].error = ended() if len(asked) < times else None
+            asked.append(connector.target)
+            return await call(connector)
+
+        if is_answered:
+            assert await connection.read(read) == b"inproc://a"
+        else:
+            with pytest.raises(ConnectionLostError, match="ask for it again") as caught:
+                await connection.read(read)
+            assert was_ended(caught.value)
+        assert asked == ["inproc://a"] * (ENDED_MAX + 1)
+        connection.leave(connection.address, ended())
+        assert connector.target == "inproc://a"
+        await connection.close()
 
     asyncio.run(test())
 
