@@ -40,9 +40,16 @@ _CODES: tuple[tuple[type[Exception], StatusCode], ...] = (
     (pa.ArrowInvalid, StatusCode.INVALID_ARGUMENT),
 )
 
-_DECORATION = re.compile(
-    r"^Flight returned [^:]*error, with message: |\. gRPC client debug context.*$", re.S
-)
+_CODES_TOLD = {
+    "gRPC returned aborted error": StatusCode.ABORTED,
+    "gRPC returned data loss error": StatusCode.DATA_LOSS,
+    "gRPC returned precondition failed error": StatusCode.FAILED_PRECONDITION,
+    "gRPC returned resource exhausted error": StatusCode.RESOURCE_EXHAUSTED,
+}
+"""Statuses that Arrow has no class for: the words it puts before their text tell them apart."""
+
+_BEFORE = re.compile(r"((?:Flight|gRPC) [a-z ]+), with message: ")
+_AFTER = re.compile(r"\. gRPC client debug context.*$", re.S)
 
 
 class ArrowFlightClient:
@@ -142,7 +149,11 @@ class ArrowFlightAnswer:
 
 
 def _barrage_error(error: Exception, table: str) -> BarrageError:
-    text = _DECORATION.sub("", str(error).strip("'\""))
+    text = _AFTER.sub("", str(error).strip("'\""))
+    if before := _BEFORE.match(text):
+        text = text[before.end() :]
+        if before[1] in _CODES_TOLD:
+            return error_from_status(_CODES_TOLD[before[1]], text, table=table)
     for kind, code in _CODES:
         if isinstance(error, kind):
             return error_from_status(code, text, table=table)

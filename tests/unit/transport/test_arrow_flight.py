@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent import futures
 
+import grpc
 import pyarrow as pa
 import pytest
 
@@ -14,10 +16,19 @@ from barrage.errors import (
     AuthenticationError,
     BarrageError,
     ConnectionLostError,
+    CycleTooLongError,
+    JournalCorruptError,
+    PermissionDeniedError,
+    ReaderMemoryError,
+    RequestRefusedError,
+    StatusCode,
+    TableFailedError,
     TableNotFoundError,
+    UnsupportedError,
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.arrow_flight import ArrowFlightClient
+from barrage.transport.status import error_from_status
 from barrage.wire.messages import SnapshotOptions, SnapshotRequest
 from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
@@ -55,6 +66,69 @@ def test_rows_and_refusals(server):
     with pytest.raises(AuthenticationError):
         read(client, "big", token="wrong")
     client.close()
+
+
+class Refusing(grpc.GenericRpcHandler):
+    """Answers every call with a status."""
+
+    def __init__(self):
+        self.code, self.text = grpc.StatusCode.INTERNAL, ""
+
+    def service(self, handler_call_details):
+        def answer(_request, context):
+            context.abort(self.code, self.text)
+
+        if handler_call_details.method.endswith("DoExchange"):
+            return grpc.stream_stream_rpc_method_handler(answer)
+        return grpc.unary_stream_rpc_method_handler(answer)
+
+
+@pytest.fixture(scope="module")
+def refusing():
+    handler = Refusing()
+    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=(handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    client = ArrowFlightClient(f"grpc+tcp://127.0.0.1:{port}", None)
+    yield handler, client
+    client.close()
+    server.stop(None)
+
+
+CASES = [
+    ("ABORTED", str(CycleTooLongError("1 of: 2")), ConnectionLostError),
+    ("UNAVAILABLE", "gone: for good.", ConnectionLostError),
+    ("CANCELLED", "as was asked", ConnectionLostError),
+    ("RESOURCE_EXHAUSTED", "too much: of all", RequestRefusedError),
+    ("RESOURCE_EXHAUSTED", str(ReaderMemoryError(nbytes=2, nbytes_max=1)), ReaderMemoryError),
+    ("FAILED_PRECONDITION", "Table is already failed", TableFailedError),
+    ("DATA_LOSS", str(JournalCorruptError("f", offset=3, reason="x: y")), JournalCorruptError),
+    ("INVALID_ARGUMENT", "gRPC returned aborted error, with message: no", RequestRefusedError),
+    ("NOT_FOUND", "table 'other' not found", TableNotFoundError),
+    ("UNIMPLEMENTED", "not here", UnsupportedError),
+    ("UNAUTHENTICATED", "who: are you", AuthenticationError),
+    ("PERMISSION_DENIED", "not you", PermissionDeniedError),
+]
+
+
+@pytest.mark.parametrize("call", ["exchange", "get"])
+@pytest.mark.parametrize(("code", "text", "kind"), CASES)
+def test_a_status_is_told_as_it_is_through_any_other_client(refusing, code, text, kind, call):
+    """Arrow has no error of its own for some, and words before the text of all."""
+    handler, client = refusing
+    handler.code, handler.text = grpc.StatusCode[code], text
+
+    def ask():
+        answer = getattr(client, call)(b"x", headers={}, table="t")
+        try:
+            answer.schema()
+        finally:
+            answer.close()
+
+    with pytest.raises(kind) as caught:
+        ask()
+    assert caught.value.answered == (StatusCode[code], text)
+    assert str(caught.value) == str(error_from_status(StatusCode[code], text))
 
 
 def test_nobody_there():
