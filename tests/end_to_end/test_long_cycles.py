@@ -4,20 +4,23 @@ the engine: whoever follows it has all rows in the end, and nobody else notices.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.client import State
+from barrage.client import RemoteTable, State
+from barrage.client.tables import remote_table
 from barrage.engine.propagation.producer import Producer
 from barrage.errors import ConnectionLostError, CycleTooLongError, StatusCode
 from barrage.limits import Limits
 from barrage.server.runtime.snapshot_work import SnapshotWork
 from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
+
+Read = Callable[[RemoteTable], pa.Table]
 
 HANG_S = 180
 ROWS = 20_000
@@ -144,26 +147,48 @@ def test_a_view_that_was_ended_before_it_was_followed_is_asked_for_again(
         gc.enable()
 
 
+@pytest.fixture(params=["stream", "arrow", "parts"])
+def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """The ways of a snapshot: our own stream, Arrow's client, and several reads beside it."""
+    if request.param == "parts":
+        return lambda view: view.snapshot(jobs=2)
+    if request.param == "arrow":
+
+        async def large(*_: object) -> bool:
+            return True
+
+        monkeypatch.setattr(remote_table, "_is_large", large)
+    return lambda view: view.snapshot()
+
+
+class Ending:
+    """Snapshots of derived tables, of which the server ends the first few."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = self.ended = 0
+        original = SnapshotWork.begun
+
+        def begun(work: SnapshotWork, *arguments: Any) -> Any:
+            self.asked += 1
+            if self.asked <= self.ended:
+                raise CycleTooLongError("as many as a test likes")
+            return original(work, *arguments)
+
+        monkeypatch.setattr(SnapshotWork, "begun", begun)
+
+
 @pytest.mark.parametrize("ended", [3, 4])
 def test_a_snapshot_of_a_table_that_was_ended_meanwhile_is_asked_for_again(
-    server: barrage.Server, monkeypatch: pytest.MonkeyPatch, ended: int
+    server: barrage.Server, monkeypatch: pytest.MonkeyPatch, read: Read, ended: int
 ) -> None:
-    asked: list[None] = []
-    original = SnapshotWork.begun
-
-    def ending(self: SnapshotWork, *arguments: Any) -> Any:
-        asked.append(None)
-        if len(asked) <= ended:
-            raise CycleTooLongError("as many as a test likes")
-        return original(self, *arguments)
-
-    with barrage.connect(server.uri) as session:
+    with barrage.connect(server.uri, bodies="inline") as session:
         view = session.table("t").sort("a")
-        assert view.snapshot().num_rows == FEW
-        monkeypatch.setattr(SnapshotWork, "begun", ending)
+        assert read(view).num_rows == FEW
+        ending = Ending(monkeypatch)
+        ending.ended = ended
         if ended == 3:
-            assert view.snapshot().num_rows == FEW
+            assert read(view).num_rows == FEW
         else:
             with pytest.raises(ConnectionLostError, match="ask for it again"):
-                view.snapshot()
-    assert len(asked) == 4
+                read(view)
+        assert ending.asked == 4

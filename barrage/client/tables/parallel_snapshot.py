@@ -136,7 +136,9 @@ class ParallelSnapshot:
                     self._info = _with_end(info, renewed.expires_ns)
 
     async def _give_up(self) -> None:
-        """Let the server free the result, whatever has become of the read."""
+        """Let the server free the result, whatever has become of the read. A reader that has not
+        noticed yet tells nobody how far it has got."""
+        self._on_progress = None
         for read in self._reads:
             read.cancel()
         for answer in list(self._answers):

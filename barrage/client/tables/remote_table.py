@@ -6,6 +6,7 @@ import asyncio
 import logging
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from barrage.client.bodies.body_stream import OfferedChannel
@@ -130,11 +131,10 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             raise ConfigError(f"jobs is {jobs!r}, it must be from 1 to {JOBS_MAX}")
         source = self._open_source()
         async with asyncio.timeout(timeout):
-            if jobs > 1:
-                wanted = self._part(names, viewport)
-                table = None
-                if wanted is not None:
-                    table = await wanted._in_parallel(jobs, on_progress, on_query)
+            wanted = self._part(names, viewport) if jobs > 1 else None
+            if wanted is not None:
+                work = partial(wanted._in_parallel, jobs, on_progress, on_query)
+                table = await source.connection.read(work)
                 if table is not None:
                     return table
             return await source.connection.read(
@@ -163,8 +163,11 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         on_progress: Callable[[int], None] | None,
         on_query: Callable[[float], None] | None,
     ) -> pa.Table | None:
-        """All rows, read in parts; None when the server does not keep any."""
+        """All rows, read in parts; None when the server does not keep any, or cannot be asked so.
+        Every call is a read of its own."""
         source = self._open_source()
+        if not source.connection.has_bulk_client:
+            return None
         reading = ParallelSnapshot(
             source.connection,
             table=source.label,
@@ -172,8 +175,7 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             on_progress=on_progress,
             on_query=on_query,
         )
-        ticket = await source.ticket()
-        return await source.connection.call(lambda: reading.run(ticket))
+        return await reading.run(await source.ticket())
 
     async def _snapshot(
         self,
