@@ -173,6 +173,11 @@ class TableFailedError(EngineError):
     status_code = StatusCode.FAILED_PRECONDITION
 
 
+ASK_AGAIN = "ask for it again"
+"""In the text about a table that was ended and is made anew for who asks; clients know it by that
+where it stands for something they can make themselves."""
+
+
 class CycleTooLongError(TableFailedError):
     """So much has changed at once that all others would have waited for an operator of a client.
     Its table has ended; whoever asks for it again gets it made beside, of the rows there are
@@ -185,7 +190,7 @@ class CycleTooLongError(TableFailedError):
         self._figures = figures
         super().__init__(
             "so much changed at once that all others would have waited for this derived "
-            f"table{figures and f' ({figures})'}; ask for it again"
+            f"table{figures and f' ({figures})'}; {ASK_AGAIN}"
         )
 
     def anew(self) -> CycleTooLongError:

@@ -74,6 +74,45 @@ def test_a_session_with_several_servers_stays_with_the_one_that_has_ended_a_view
         assert session.table("t").snapshot().num_rows == ROWS
 
 
+@pytest.fixture(params=["named", "opened", "uploaded"])
+def exported(request: pytest.FixtureRequest, server: barrage.Server) -> Iterator[RemoteTable]:
+    """Views that belong to a session of the server: their tickets stand for the table as it was
+    made, until another is."""
+    is_uploaded = request.param == "uploaded"
+    uri = server.uri if is_uploaded else server.uri.replace("grpc:", "dh:")
+    with barrage.connect(uri) as session:
+        table = session.open_table("t") if request.param == "opened" else session.table("t")
+        if is_uploaded:
+            table = table.natural_join(session.upload({"g": [0], "b": [1]}), on="g")
+        yield table.sort("a")
+
+
+def test_a_view_within_a_session_is_made_again_for_all_who_follow_it(
+    server: barrage.Server, exported: RemoteTable
+) -> None:
+    views = [exported.subscribe() for _ in range(3)]
+    for view in views:
+        view.wait_ready(HANG_S)
+    server.table("t").upsert(rows(ROWS, 1))
+    expected = rows(ROWS, 1).sort_by("a")["a"].combine_chunks()
+    for view in views:
+        wait_until(lambda v=view: v.to_arrow()["a"].combine_chunks().equals(expected), HANG_S)
+        assert view.stats.reconnects >= 1
+    assert exported.snapshot()["a"].combine_chunks().equals(expected)
+
+
+def test_a_view_within_a_session_that_nobody_followed_is_made_again_for_who_reads_it(
+    server: barrage.Server, exported: RemoteTable
+) -> None:
+    assert exported.snapshot().num_rows == FEW
+    server.table("t").upsert(rows(ROWS, 1))
+    assert exported.snapshot().num_rows == ROWS
+    server.table("t").upsert(rows(ROWS, 2))
+    with exported.subscribe() as view:
+        view.wait_ready(HANG_S)
+        assert len(view) == ROWS
+
+
 def test_a_view_of_a_row_that_all_rows_show_is_made_again_each_time(server: barrage.Server) -> None:
     server.table("t").upsert(rows(ROWS, 1))
     with barrage.connect(server.uri) as session:

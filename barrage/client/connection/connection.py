@@ -13,6 +13,7 @@ from barrage.client.connection.export_calls import DeephavenCalls
 from barrage.client.connection.failover import FailoverConnector
 from barrage.client.connection.reconnect import ENDED_MAX, was_ended
 from barrage.errors import (
+    BarrageError,
     BodyChannelError,
     ConnectionLostError,
     SubscriptionClosedError,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from barrage.client.bodies.bodies import BodyChoice, BodyCounter
     from barrage.client.connection.login import DeephavenLogin
     from barrage.clock import Clock
-    from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.transport.arrow_flight import ArrowFlightClient
     from barrage.transport.base import Address, FlightConnector, FrameStream
@@ -247,14 +247,19 @@ class Connection:
             return error
         return await explained(error, self._address, self._tls, timeout=timeout)
 
-    async def read(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """:meth:`call` for ``work`` that changes nothing. A derived table that the server ends
-        meanwhile is asked for again."""
+    async def read(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        is_ended: Callable[[BarrageError], bool] = was_ended,
+    ) -> T:
+        """:meth:`call` for ``work`` that changes nothing. A derived table that the server has
+        ended, as ``is_ended`` says, is asked for again."""
         for _ in range(ENDED_MAX):
             try:
                 return await self.ask(lambda: self.call(work))
-            except ConnectionLostError as error:
-                if not was_ended(error):
+            except BarrageError as error:
+                if not is_ended(error):
                     raise
         return await self.ask(lambda: self.call(work))
 

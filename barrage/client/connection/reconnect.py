@@ -6,10 +6,12 @@ import random
 from dataclasses import dataclass, field
 
 from barrage.errors import (
+    ASK_AGAIN,
     BarrageError,
     ConnectionLostError,
     SlowConsumerError,
     StatusCode,
+    TableFailedError,
     TableNotFoundError,
 )
 
@@ -47,6 +49,12 @@ def was_ended(error: BarrageError) -> bool:
     """Whether the server has ended a derived table because a cycle would have taken too long for
     it, and makes it again for who asks."""
     return error.answered is not None and error.answered[0] is StatusCode.ABORTED
+
+
+def had_been_ended(error: BarrageError) -> bool:
+    """Whether a ticket stands for a derived table that the server had ended before: it does not
+    make it again, but whoever made the ticket can."""
+    return isinstance(error, TableFailedError) and ASK_AGAIN in str(error)
 
 
 def is_worth_retrying(error: Exception, *, was_live: bool) -> bool:

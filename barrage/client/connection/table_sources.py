@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
+from barrage.client.connection.reconnect import had_been_ended, was_ended
 from barrage.client.connection.table_info import TableInfo, info_of_flight, info_of_schema
-from barrage.errors import TicketError
+from barrage.errors import BarrageError, TicketError
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import FLIGHT
 
@@ -26,6 +28,19 @@ if TYPE_CHECKING:
 
     from barrage.client.connection.connection import Connection
     from barrage.client.connection.export_calls import ExportedTable
+    from barrage.transport.base import Address
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAttempt:
+    """What a table is asked of."""
+
+    server: Address
+    ticket: bytes | None
+    """Of its export, if it has one."""
 
 
 class TableSource(ABC):
@@ -49,6 +64,32 @@ class TableSource(ABC):
     async def schema(self, timeout: float | None) -> pa.Schema:
         """The columns."""
         return (await self.info(timeout)).schema
+
+    async def read(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """:meth:`Connection.read` of this table."""
+
+        async def once() -> T:
+            attempt = self.attempt()
+            try:
+                return await work()
+            except BarrageError as error:
+                if self.is_made_again(error):
+                    self.note_failure(attempt, error)
+                raise
+
+        return await self.connection.read(once, is_ended=self.is_made_again)
+
+    def attempt(self) -> TableAttempt:
+        """Before the table is asked for."""
+        return TableAttempt(server=self.connection.address, ticket=None)
+
+    def is_made_again(self, error: BarrageError) -> bool:
+        """Whether ``error`` says that the server has ended the table, and asking again helps."""
+        return was_ended(error)
+
+    def note_failure(self, attempt: TableAttempt, error: BarrageError) -> None:
+        """``attempt`` has failed with ``error``, and another follows."""
+        self.connection.leave(attempt.server, error)
 
     def retain(self) -> None:
         """One more user. Any thread."""
@@ -162,6 +203,23 @@ class ExportSource(TableSource):
         async with asyncio.timeout(timeout):
             ticket = await self.ticket()
             return (await self.calls.describe(ticket, self.label, None)).info(self.label)
+
+    def attempt(self) -> TableAttempt:
+        exported = self._exported
+        ticket = None if exported is None else exported.ticket
+        return TableAttempt(server=self.connection.address, ticket=ticket)
+
+    def is_made_again(self, error: BarrageError) -> bool:
+        return was_ended(error) or (self._export is not None and had_been_ended(error))
+
+    def note_failure(self, attempt: TableAttempt, error: BarrageError) -> None:
+        super().note_failure(attempt, error)
+        exported = self._exported
+        if self._export is None or exported is None or not self.is_made_again(error):
+            return
+        # Another reader may have made it again already.
+        if attempt.ticket in (None, exported.ticket):
+            self._drop()
 
     def take(self) -> None:
         for source in self._needs:

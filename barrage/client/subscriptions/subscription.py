@@ -105,7 +105,7 @@ class AsyncTickingTable(InNotebook):
         self._owning: asyncio.TimerHandle | None = None
         self._exchange: ClientExchange | None = None
         self._stream: BodyStream | None = None
-        self._server = settings.source.connection.address
+        self._attempt = settings.source.attempt()
         self._schema: pa.Schema | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -366,11 +366,12 @@ class AsyncTickingTable(InNotebook):
             # The session may have ended, or a token run out; who is refused twice is wrong.
             self._refusals += 1
             return self._refusals == 1
-        return is_worth_retrying(error, was_live=self._shown.has_state)
+        is_there = self._settings.source.is_made_again(error)
+        return is_there or is_worth_retrying(error, was_live=self._shown.has_state)
 
     def _lost(self, error: BarrageError) -> None:
         self._drop_stream()
-        self._settings.source.connection.leave(self._server, error)
+        self._settings.source.note_failure(self._attempt, error)
         self._is_current = False
         self._error = error
         self._stats.reconnects += 1
@@ -382,7 +383,7 @@ class AsyncTickingTable(InNotebook):
     async def _follow_one_stream(self) -> None:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
         source, connection = self._settings.source, self._settings.source.connection
-        self._server = connection.address
+        self._attempt = source.attempt()
         schema = None if self._columns is None else await source.schema(None)
         ticket = await source.ticket()
         with await connection.body_channel() as channel:

@@ -101,12 +101,12 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
     async def schema(self, *, timeout: float | None = TIMEOUT_SECONDS) -> pa.Schema:
         """The columns; asked of the server, unless the session exported the table."""
         source = self._open_source()
-        return await source.connection.read(lambda: source.schema(timeout))
+        return await source.read(lambda: source.schema(timeout))
 
     async def info(self, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
         """What the server says about the table."""
         source = self._open_source()
-        return await source.connection.read(lambda: source.info(timeout))
+        return await source.read(lambda: source.info(timeout))
 
     async def snapshot(
         self,
@@ -134,10 +134,10 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             wanted = self._part(names, viewport) if jobs > 1 else None
             if wanted is not None:
                 work = partial(wanted._in_parallel, jobs, on_progress, on_query)
-                table = await source.connection.read(work)
+                table = await source.read(work)
                 if table is not None:
                     return table
-            return await source.connection.read(
+            return await source.read(
                 lambda: self._snapshot(source, names, viewport, on_progress=on_progress)
             )
 
