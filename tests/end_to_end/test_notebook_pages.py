@@ -12,6 +12,8 @@ import pytest
 
 import barrage
 from barrage.client.notebook.page_port import Pace
+from barrage.engine.propagation.producer import Producer
+from barrage.errors import ASK_AGAIN, CycleTooLongError
 from barrage.limits import Limits
 from barrage.model.viewport import Viewport
 from barrage.server.settings.config import ServerConfig
@@ -202,6 +204,35 @@ async def test_a_table_that_is_dropped_says_so(server):
         assert "t" in told["message"]
         await PageTable(page, 2).open(b"s/t", viewport=Viewport.of(0, 3))
         assert (await page.text("error", stream=2))["code"] == "NOT_FOUND"
+
+
+@on_a_loop
+async def test_a_view_that_the_server_has_ended_ends_alone(server, monkeypatch):
+    """The page asks for it again; what else it shows goes on, and so do other pages."""
+    add, refused = Producer.add, [CycleTooLongError()]
+
+    def add_later(self, *arguments, **named):
+        if refused:
+            raise refused.pop()
+        add(self, *arguments, **named)
+
+    async with barrage.aconnect(server.uri) as session, page_in(Kernel(session)) as page:
+        page.acknowledges = True
+        await page.hello()
+        shown = PageTable(page, 1)
+        await shown.open(b"s/t", viewport=Viewport.of(0, 3))
+        await shown.shows(rows_of(0, 3))
+        monkeypatch.setattr(Producer, "add", add_later)
+        await PageTable(page, 2).open(b"s/t", viewport=Viewport.of(0, 3), interval_ms=500)
+        told = await page.text("error", stream=2)
+        assert told["code"] == "ABORTED"
+        assert ASK_AGAIN in told["message"]
+        again = PageTable(page, 3)
+        await again.open(b"s/t", viewport=Viewport.of(0, 3), interval_ms=500)
+        await again.shows(rows_of(0, 3))
+        server.table("t").upsert(rows_table(0, 3, factor=3.0))
+        await shown.shows(rows_of(0, 3, factor=3.0))
+        assert page.close_reason == ""
 
 
 @on_a_loop

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from barrage.client.connection.reconnect import was_ended
 from barrage.client.notebook.page_port import PagePort
 from barrage.client.notebook.view_answers import ViewAnswers
 from barrage.errors import (
@@ -112,7 +113,10 @@ class PageDoor:
             pass
 
     def _note(self, server: Address, error: BarrageError) -> None:
-        """A call to ``server`` has failed: with the connection, all pages begin again."""
+        """A call to ``server`` has failed: with the connection, all pages begin again. A derived
+        table that the server has ended is asked for again by the page that shows it."""
+        if was_ended(error):
+            return
         if isinstance(error, ConnectionLostError) or self._connection.is_closed:
             self._connection.leave(server, error)
             if not self._loss.done():
@@ -189,7 +193,8 @@ class PageDoor:
 
     async def _fail(self, server: Address, context: Any, error: BarrageError) -> NoReturn:
         self._note(server, error)
-        await _abort(context, error.status_code, str(error))
+        code = StatusCode.ABORTED if was_ended(error) else error.status_code
+        await _abort(context, code, str(error))
 
 
 async def _ask(
