@@ -12,8 +12,9 @@ import grpc.aio
 from barrage.errors import ConfigError
 from barrage.limits import NANOS_PER_MS
 from barrage.transport.base import Address
-from barrage.transport.host_names import is_loopback, is_served, with_port
+from barrage.transport.host_names import is_address, is_loopback, is_served, with_port
 from barrage.transport.over_grpc.grpc_channel import GrpcChannel
+from barrage.transport.sockets.listening_sockets import free_at_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -178,7 +179,13 @@ class GrpcListener:
         return f"{'grpc' if self._options.tls is None else 'grpcs'}://{self.address}"
 
     def bind(self) -> None:
-        self._port = self._bound(with_port(self._host, self._options.port))
+        """A name is taken as the system reads it, at all of its addresses: gRPC would be content
+        with any of them, and clients of the others would meet somebody else."""
+        hosts, port = [self._host], self._options.port
+        if not is_address(self._host):
+            hosts, port = free_at_all(self._host, port)
+        for host in hosts:
+            self._port = self._bound(with_port(host, port))
 
     def _bound(self, address: str) -> int:
         """What gRPC calls the port of ``address``, which is taken now; ConfigError."""

@@ -82,6 +82,22 @@ class ListeningSockets:
         self._sockets.clear()
 
 
+def free_at_all(host: str, port: int) -> tuple[list[str], int]:
+    """The addresses of a host, and a port that can be had at all of them at this moment, for who
+    binds one address after the other. ``port``: 0 lets the system choose, and is left as it is
+    where there is one address. ConfigError."""
+    tried = ListeningSockets(host, port)
+    tried.bind()
+    addresses = [_numeric(each) for each in tried]
+    tried.close()
+    return addresses, tried.port if len(addresses) > 1 else port
+
+
+def _numeric(bound: socket.socket) -> str:
+    flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+    return socket.getnameinfo(bound.getsockname(), flags)[0]
+
+
 class _NotHere(Exception):  # noqa: N818
     """An address of the host that this machine does not have, one of several."""
 
