@@ -16,8 +16,8 @@ from barrage.client.subscriptions import subscription
 from barrage.client.subscriptions.state import State
 from barrage.client.subscriptions.subscription import AsyncTickingTable
 from barrage.errors import (
+    ASK_AGAIN,
     BarrageError,
-    ConnectionLostError,
     CycleTooLongError,
     TableFailedError,
 )
@@ -130,10 +130,11 @@ def tell_of_an_ended_table_as_of_a_failed_one() -> AbstractContextManager[object
 def follow_nothing_that_was_ended() -> AbstractContextManager[object]:
     """A client takes the end of a derived table for the end of all."""
 
-    def is_worth_retrying(error: Exception, *, was_live: bool) -> bool:
-        return isinstance(error, ConnectionLostError) and "ask for it again" not in str(error)
+    def is_retried(self: AsyncTickingTable, error: BarrageError) -> bool:
+        return ASK_AGAIN not in str(error) and honest(self, error)
 
-    return mock.patch.object(subscription, "is_worth_retrying", is_worth_retrying)
+    honest = AsyncTickingTable._is_retried
+    return mock.patch.object(AsyncTickingTable, "_is_retried", is_retried)
 
 
 CANARIES = (
