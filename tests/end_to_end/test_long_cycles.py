@@ -13,6 +13,7 @@ import pytest
 import barrage
 from barrage.client import RemoteTable, State
 from barrage.client.tables import remote_table
+from barrage.engine.operators import derive
 from barrage.engine.propagation.producer import Producer
 from barrage.errors import ConnectionLostError, CycleTooLongError, StatusCode
 from barrage.limits import Limits
@@ -58,6 +59,24 @@ def test_a_sorted_view_is_there_again_when_most_rows_have_changed_at_once(
         wait_until(lambda: view.to_arrow()["k"][0].as_py() == 3, HANG_S)
         wait_until(lambda: other.to_arrow().num_rows == ROWS, HANG_S)
         assert view.stats.reconnects == 1
+
+
+def test_a_view_that_has_got_a_name_is_the_servers_and_never_ends(server: barrage.Server) -> None:
+    """As Deephaven's clients give one to a table; nobody who asks for the name could make it."""
+    tables = server._parts.tables
+    source = tables.look_up("t").result().table
+    made = tables.derive(lambda: derive.sort(source, "a"), "a client").result()
+    assert made.admitted_work is not None
+    tables.bind("shown", made, is_read_only=True).result()
+    with barrage.connect(server.uri) as session:
+        view = session.table("shown").subscribe()
+        view.wait_ready(HANG_S)
+        server.table("t").upsert(rows(ROWS, 1))
+        wait_until(lambda: len(view) == ROWS, HANG_S)
+        assert view.stats.reconnects == 0
+        assert session.table("shown").snapshot()["a"].to_pylist() == sorted(
+            rows(ROWS, 1)["a"].to_pylist()
+        )
 
 
 def test_a_session_with_several_servers_stays_with_the_one_that_has_ended_a_view(

@@ -325,9 +325,12 @@ class Weighing:
             self._due.setdefault(source.serial, source)
 
     def _go_on(self) -> None:
-        while self.looked_at < LOOKED_AT_MAX and self._due:
-            serial = next(iter(self._due))
-            self._weigh(self._due.pop(serial))
+        while self.looked_at < LOOKED_AT_MAX:
+            source = next(iter(self._due.values()), None)
+            if source is None:
+                return
+            self._due.pop(source.serial, None)
+            self._weigh(source)
 
     def _weigh(self, source: LeafTable) -> None:
         source.weighed_step = source.graph.step

@@ -54,7 +54,7 @@ from barrage.server.ingest.unpacking import Unpacked, unpacked
 from barrage.server.ingest.upload import PutCommand, UploadReader
 from barrage.server.journaling.producer_positions import ProducerPosition, check_sequence
 from barrage.server.policy.rules import Operation
-from barrage.server.runtime.aside import aside, size_of
+from barrage.server.runtime.aside import aside, in_turn
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_service import Change, TableRecipe, source_for_peers
 from barrage.server.tables.write_room import WriteChain
@@ -553,7 +553,7 @@ class _Upload:
             return
         rows, recipe = pa.Table.from_batches(self._gathered, schema), self._recipe(command, schema)
         create = partial(self._tables.create, recipe, rows)
-        await asyncio.wrap_future(await aside(size_of(rows), create))
+        await asyncio.wrap_future(await in_turn(create))
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(-1)
         await self._answers.put(_Portion(done, None, batch_rows=len(rows), is_last=True))

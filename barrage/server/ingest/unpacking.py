@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError
 from barrage.model.storage.expanded_bytes import expanded_bytes, keeps_its_bytes
-from barrage.server.runtime.aside import ROW_WEIGHT, aside
+from barrage.server.runtime.aside import aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.server.ingest.upload import UploadReader
     from barrage.wire.frame import FlightFrame
+
+ROW_WEIGHT = 8
+"""How many bytes a row is worth at least."""
 
 HEADER_WEIGHT = 8
 """How many bytes of a body a byte of a header is worth: it describes columns, of which each takes

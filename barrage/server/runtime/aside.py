@@ -15,32 +15,24 @@ from barrage.supervision import in_thread, start_awaited
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
-
 T = TypeVar("T")
 
 ON_LOOP_BYTES_MAX: Final = 256 * 1024
 """Bytes of a message, or of rows, that are looked at on the event loop: about a millisecond."""
 
-ROW_WEIGHT: Final = 8
-"""How many bytes a row is worth at least."""
-
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """Do ``work``, which looks at so many bytes, here or beside the loop. The next one has its turn
-    when it is over, also where nobody waits for it any more."""
-    if size <= ON_LOOP_BYTES_MAX:
-        return work()
+    """Do ``work``, which looks at so many bytes, here or beside the loop."""
+    return work() if size <= ON_LOOP_BYTES_MAX else await in_turn(work)
+
+
+async def in_turn(work: Callable[[], T]) -> T:
+    """Do ``work`` beside the loop. The next one has its turn when it is over, also where nobody
+    waits for it any more."""
     turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
     await turn.acquire()
     working = start_awaited(in_thread(work))
     working.add_done_callback(lambda _: turn.release())
     return await asyncio.shield(working)
-
-
-def size_of(rows: pa.Table) -> int:
-    """What :func:`aside` is told by who goes through all rows: a few bytes of nulls or run-ends can
-    stand for many."""
-    return max(int(rows.nbytes), int(rows.num_rows) * ROW_WEIGHT)

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barrage.engine.tables.source import SourceTable
+from barrage.engine.tables.source import SourceTable, operators_of
 from barrage.errors import TableExistsError, TableFailedError, TableNotFoundError
 from barrage.server.runtime.failure import without_frames
 
@@ -71,7 +71,10 @@ class Catalog:
 
     def put(self, publication: Publication) -> None:
         """Let a name stand for this table from now on. Who reads the table it stood for before
-        keeps reading that one."""
+        keeps reading that one. The server keeps what has a name: who asks for it by that could not
+        make it again, so what a client derived is not ended any more."""
+        for operator in operators_of(publication.table):
+            operator.never_end()
         self._publications[publication.name] = publication
         self._serials[publication.name] = next(self._serial_next)
         self._tell_listeners()

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barrage.server.runtime.aside import aside, size_of
+from barrage.server.runtime.aside import in_turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def static_table(tables: TableService, rows: pa.Table) -> SourceTable:
-    """A table of ``rows`` that nobody has published. They are stored beside the loop where they are
-    many. SchemaError."""
-    made = await aside(size_of(rows), partial(tables.create_static, rows))
+    """A table of ``rows`` that nobody has published. They are stored beside the loop, in turn.
+    SchemaError."""
+    made = await in_turn(partial(tables.create_static, rows))
     return await asyncio.wrap_future(made)
