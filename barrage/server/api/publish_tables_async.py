@@ -19,7 +19,6 @@ from barrage.engine.tables.source import SourceTable
 from barrage.server.api.operator_methods import OperatorMethods
 from barrage.server.api.table_handle import ChangeList, SourceHandle, TableHandle, recipe_and_rows
 from barrage.server.serving.serving import ServerBase
-from barrage.server.tables.static_tables import static_table
 from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class AsyncView(OperatorMethods[Coroutine[Any, Any, "AsyncView"]], TableHandle):
         """A table of the rows as they were at a step, a cursor or a time, which never changes.
         NoJournalError, HistoryLostError."""
         rows = await in_thread(self._rows_at, moment)
-        table = await static_table(self._service, rows)
+        table = await asyncio.wrap_future(await in_thread(self._service.create_static, rows))
         return AsyncView(self._service, table, None)
 
     async def changes(self, after: Moment, upto: Moment | None = None, **options: Any) -> pa.Table:

@@ -43,11 +43,7 @@ from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.flight.writes_elsewhere import needed_to_put, written_table
 from barrage.server.identity.current_call import note_table
-from barrage.server.ingest.export_upload import (
-    ExportUpload,
-    UploadBudget,
-    export_id_of_descriptor,
-)
+from barrage.server.ingest.export_upload import ExportUpload, UploadBudget, export_id_of_descriptor
 from barrage.server.ingest.portions import pass_on, portions, weight_in
 from barrage.server.ingest.rows import key_columns_of
 from barrage.server.ingest.unpacking import Unpacked, unpacked
@@ -552,8 +548,8 @@ class _Upload:
         if command is None or schema is None or command.kind != "static":
             return
         rows, recipe = pa.Table.from_batches(self._gathered, schema), self._recipe(command, schema)
-        create = partial(self._tables.create, recipe, rows)
-        await asyncio.wrap_future(await in_turn(create))
+        made = await in_turn(partial(self._tables.create, recipe, rows))
+        await asyncio.wrap_future(made)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(-1)
         await self._answers.put(_Portion(done, None, batch_rows=len(rows), is_last=True))
