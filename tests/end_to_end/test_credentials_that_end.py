@@ -14,6 +14,7 @@ import pytest
 
 import barrage
 from barrage.client.writing.put import batches_of, put_descriptor, schema_frame, split_message
+from barrage.clock import Clock
 from barrage.limits import Limits
 from barrage.proto.connector.source_session import WorkerFailed
 from barrage.server import ServerConfig
@@ -29,7 +30,7 @@ from tests.helpers.users import ALICE_PASSWORD, users_file
 
 HANG_SECONDS = 120
 SCHEMA = pa.schema({"x": pa.int64()})
-LIVES_S = 2
+LIVES_S = 3_600
 WAYS_TO_END = {
     "expired": (grpc.StatusCode.UNAUTHENTICATED, "have expired"),
     "removed": (grpc.StatusCode.UNAUTHENTICATED, "removed or changed"),
@@ -42,6 +43,20 @@ def issuer() -> Iterator[Issuer]:
     made = Issuer()
     yield made
     made.close()
+
+
+class AheadClock:
+    """The clocks of a server, of which one may be put forward: nothing ends before it is to."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ahead_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns()
+
+    def wall_ns(self) -> int:
+        return self._clock.wall_ns() + self.ahead_ns
 
 
 class Scene:
@@ -62,6 +77,8 @@ class Scene:
             limits=Limits(key_set_pause_ns=0),
         )
         self.server = barrage.Server(config=config).start()
+        authenticator = self.server._app._authenticator
+        self.clock = authenticator._clock = AheadClock(authenticator._clock)
         self.table = self.server.create_table("t", SCHEMA)
         self.table.add({"x": [0]})
 
@@ -79,8 +96,10 @@ class Scene:
         return basic(ALICE_PASSWORD, "alice")
 
     def end(self, how: str) -> None:
-        """Have it happen, if it does not by itself."""
-        if how == "removed":
+        """Have it happen."""
+        if how == "expired":
+            self.clock.ahead_ns = LIVES_S * 10**9
+        elif how == "removed":
             with changing_users(self.users) as users:
                 del users["alice"]
         elif how == "other rules":

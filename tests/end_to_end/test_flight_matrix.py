@@ -20,7 +20,7 @@ import barrage
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server import ServerConfig
 from barrage.transport import flight_messages
-from barrage.transport.flight_messages import FLIGHT, Descriptor
+from barrage.transport.flight_messages import FLIGHT, Descriptor, PollInfo
 from barrage.wire.flight_data import encode_flight_data
 from barrage.wire.frame import FlightFrame
 from barrage.wire.messages import SerializationOptions, SubscriptionOptions
@@ -120,9 +120,13 @@ def peer(server: barrage.Server) -> Iterator[FlightPeer]:
 
 
 def called(peer: FlightPeer, method: str, request: bytes) -> Any:
-    """The answers to one request."""
+    """The answers to one request. A query that takes a while says what is wrong when it is asked
+    for again."""
     if method in UNARY:
-        return [peer.unary(method, request)]
+        answer = peer.unary(method, request)
+        if method == "PollFlightInfo" and (told := PollInfo.decode(answer)).descriptor is not None:
+            peer.finished(told.descriptor)
+        return [answer]
     return list(peer.stream(method, request))
 
 

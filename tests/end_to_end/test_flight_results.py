@@ -461,9 +461,9 @@ def test_descriptors_of_no_job(peer: FlightPeer, command: bytes) -> None:
 
 def test_a_huge_descriptor_is_refused(peer: FlightPeer) -> None:
     with status(CODE.RESOURCE_EXHAUSTED):
-        peer.poll(b'q/{"table": "' + b"x" * 100_000 + b'"}')
+        peer.finished(b'q/{"table": "' + b"x" * 100_000 + b'"}')
     with status(CODE.RESOURCE_EXHAUSTED):
-        peer.poll(Descriptor(path=("x" * 100_000,)))
+        peer.finished(Descriptor(path=("x" * 100_000,)))
 
 
 # --- callers --------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ def test_a_result_has_what_its_caller_is_shown(tmp_path: Path) -> None:
             assert max(peer.rows(info)["x"].to_pylist()) == 2099
         for descriptor in (b"s/other", b'q/{"table": "other"}'):
             with status(CODE.NOT_FOUND, "'other' not found"):
-                peer.poll(descriptor)
+                peer.finished(descriptor)
 
 
 def test_the_server_stops_and_polls_end(monkeypatch: pytest.MonkeyPatch) -> None:
