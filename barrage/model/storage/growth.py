@@ -5,7 +5,8 @@ the C library by remapping pages, not by copying, so growing never holds two cop
 the owner may hold a view of the buffer, since a reallocation would leave it dangling; every reader
 therefore gets a copy. Only pins (:mod:`.pinning`) read the buffer themselves: while one lives, a
 buffer is not reallocated, and when it is full its entries move into another one, a few with each
-that comes. Plain arrays that have one owner grow the same way (:func:`lengthened`).
+that comes. So do those of a buffer that was made of untouched zeros. Plain arrays that have one
+owner grow in place (:func:`lengthened`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from barrage.model.storage.pinning import Buffers, PinnedEntries
+from barrage.model.storage.pinning import Buffers, PinnedEntries, untouched_zeros
 
 SLACK_ROWS_MIN = 64
 """Smallest number of spare entries a growing buffer reserves."""
@@ -83,7 +84,8 @@ class GrowArray:
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._buffer: AnyArray = np.empty(0, dtype=dtype)
         self._leaving: AnyArray | None = None
-        """A buffer from which entries are moving, because it was full and pins read it."""
+        """A buffer from which entries are moving, because it could not become larger or smaller
+        where it was."""
         self._moved_upto = 0
         """Its entries before are in the buffer; the others are written where they are."""
         self._pins: list[weakref.ref[PinnedEntries]] = []
@@ -92,10 +94,10 @@ class GrowArray:
 
     @classmethod
     def zeros(cls, dtype: npt.DTypeLike, length: int) -> GrowArray:
-        """``length`` zeros. They cost nothing before they are looked at or written: the system
-        hands out pages of zeros one by one."""
+        """``length`` zeros, which cost nothing before they are looked at or written; see
+        :func:`~.pinning.untouched_zeros`."""
         made = cls(dtype)
-        made._buffer = np.zeros(grown_capacity(length), dtype=dtype)
+        made._buffer = untouched_zeros(dtype, grown_capacity(length))
         made.length = length
         return made
 
@@ -159,13 +161,19 @@ class GrowArray:
         if self._leaving is not None:
             # There was room for half of its entries more, and four move for each that comes.
             self._move(len(self._leaving))
-        if self._is_buffer_pinned():
-            roomier = np.zeros(length + length // 2, dtype=self._buffer.dtype)
-            self._leaving, self._moved_upto = self._buffer[: self.length], 0
-            self._buffer = roomier
+        if self._is_buffer_pinned() or not self._buffer.flags.owndata:
+            self._leave(length)
         else:
             # No view of the buffer ever leaves this class but to pins, hence refcheck may be off.
             self._buffer.resize(grown_capacity(length), refcheck=False)
+
+    def _leave(self, length: int) -> None:
+        """Go on in another buffer, with room for ``length`` entries and half as many more; those
+        there are follow."""
+        other = np.empty(length + max(length // 2, SLACK_ROWS_MIN), dtype=self._buffer.dtype)
+        self._leaving, self._moved_upto = self._buffer[: self.length], 0
+        self._buffer = other
+        self._move(MOVED_TOGETHER)
 
     def _move(self, count: int) -> None:
         """Move so many more entries out of the buffer that is left."""
@@ -208,8 +216,12 @@ class GrowArray:
 
     def _give_up_spare(self) -> None:
         capacity = grown_capacity(self.length)
-        if len(self._buffer) > SPARE_FACTOR_MAX * capacity and not self._is_buffer_pinned():
+        if len(self._buffer) <= SPARE_FACTOR_MAX * capacity or self._is_buffer_pinned():
+            return
+        if self._buffer.flags.owndata:
             self._buffer.resize(capacity, refcheck=False)
+        else:
+            self._leave(self.length)
 
     def tidy(self, count: int) -> None:
         """Go on with moving, by so many entries, and give back room that pins have kept."""

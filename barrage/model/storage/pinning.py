@@ -17,6 +17,8 @@ entry its own bytes, with 4 more until a reader has put it in its place.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -34,6 +36,34 @@ SAVED_TOGETHER_MIN: Final = 1 << 6
 SAVED_TOGETHER_MAX: Final = 1 << 16
 """Entries a stretch of saved ones has room for: twice what the one before it had, up to this, or as
 many as are saved at a time."""
+
+OWN_MEMORY_MIN: Final = 1 << 18
+"""Bytes from which on untouched zeros have memory of their own."""
+
+HUGE_PAGES_MIN: Final = 1 << 22
+"""Bytes from which on that memory comes in huge pages where the system has them, as numpy's."""
+
+
+def untouched_zeros(dtype: npt.DTypeLike, length: int) -> AnyArray:
+    """``length`` zeros, which cost nothing before they are looked at or written: the system hands
+    out pages of zeros as they are touched. The array does not own its memory, so it cannot be
+    resized in place.
+
+    ``np.zeros`` promises that only for memory the process has not used before. Once larger arrays
+    have come and gone, the C library takes up to 32 MiB from what it keeps, and clears it first.
+    """
+    dtype = np.dtype(dtype)
+    size = length * dtype.itemsize
+    if size < OWN_MEMORY_MIN:
+        return np.zeros(length, dtype=dtype)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # As many mappings as a process may have, or no memory, which numpy then says.
+        return np.zeros(length, dtype=dtype)
+    if size >= HUGE_PAGES_MIN and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # A kernel without them.
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype=dtype)
 
 
 class Buffers(NamedTuple):
@@ -73,7 +103,7 @@ class _Marks:
     __slots__ = ("_bytes",)
 
     def __init__(self, length: int) -> None:
-        self._bytes = np.zeros((length + 7) >> 3, dtype=np.uint8)
+        self._bytes: UInt8Array = untouched_zeros(np.uint8, (length + 7) >> 3)
 
     @property
     def nbytes(self) -> int:
@@ -178,8 +208,7 @@ class PinnedEntries:
         if len(held):
             self._stretch_for(len(held)).append(held, self._buffers.take(held))
             if self._marks is None:
-                # Memory of zeros, which costs nothing before it is used.
-                self._values = np.zeros(self.length, dtype=self._buffers.buffer.dtype)
+                self._values = untouched_zeros(self._buffers.buffer.dtype, self.length)
                 self._marks = _Marks(self.length)
             self._marks.set(held)
         return slots

@@ -3,7 +3,11 @@ moment they are the list they stand for, and so are the copies that were pinned 
 
 from __future__ import annotations
 
+import ctypes
 import decimal
+import mmap
+import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.model.storage import ColumnStore, column_store, growth, log, thawing
+from barrage.model.storage import ColumnStore, column_store, growth, log, pinning, thawing
 from barrage.model.storage.chunks import ChunkLog
+from barrage.model.storage.growth import GrowArray
 from barrage.model.storage.log import LogColumn
 from barrage.model.storage.thawing import ThawingColumn
 from tests.helpers.examples import examples
@@ -52,6 +57,7 @@ def few_cells_at_a_time():
         patch.setattr(log, "COPY_ROWS", 3)
         patch.setattr(log, "REBASED_POSITIONS_MIN", 90)
         patch.setattr(growth, "SLACK_ROWS_MIN", 1)
+        patch.setattr(pinning, "OWN_MEMORY_MIN", 16)
         yield
 
 
@@ -159,6 +165,56 @@ def test_long_texts_that_are_spread_are_there_once() -> None:
     store.append(pa.array(["x" * 10_000] * 10))
     spread = store.spread(np.arange(10) * 100, 1000)
     assert spread.nbytes < 1.2 * store.nbytes
+
+
+def resident_pages(array: np.ndarray[Any, Any]) -> int:
+    """How many whole pages of the array's memory the system has handed out."""
+    page = mmap.PAGESIZE
+    first = -(-array.ctypes.data // page)
+    count = (array.ctypes.data + array.nbytes) // page - first
+    pages = (ctypes.c_ubyte * count)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    failed = libc.mincore(ctypes.c_void_p(first * page), ctypes.c_size_t(count * page), pages)
+    assert failed == 0, os.strerror(ctypes.get_errno())
+    return sum(each & 1 for each in pages)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mincore")
+def test_zeros_are_not_touched_whatever_memory_there_was_before() -> None:
+    # The C library now keeps blocks of up to this size, full of ones.
+    kept = [np.ones(30 << 20, dtype=np.uint8) for _ in range(2)]
+    del kept
+    made = GrowArray.zeros(np.bool_, 2 << 20)
+    assert resident_pages(made.peek()) == 0
+    made.write(np.array([5]), True)
+    assert made.take(np.array([4, 5])).tolist() == [False, True]
+    assert resident_pages(made.peek()) == 1
+
+
+def test_zeros_that_grow_move_a_few_at_a_time() -> None:
+    made = GrowArray.zeros(np.int64, 1 << 20)
+    made.write(np.arange(1 << 20), np.arange(1 << 20))
+    begun = made.nbytes
+    while made.nbytes == begun:
+        made.append_constant(7, 1 << 10)
+    # In two buffers until the last has moved.
+    appended = made.length - (1 << 20)
+    assert made.nbytes > 2 * begun
+    assert made.slice(0, 1 << 20).tolist() == list(range(1 << 20))
+    made.tidy(made.length)
+    assert made.nbytes < 2 * begun
+    expected = [*range(1 << 20), *[7] * appended]
+    assert made.slice(0, made.length).tolist() == expected
+
+
+@pytest.mark.parametrize("length", [0, 3, 100_000])
+def test_zeros_that_are_mostly_truncated_become_small(length: int) -> None:
+    made = GrowArray.zeros(np.int64, 1 << 20)
+    made.write(np.arange(1 << 20), np.arange(1 << 20))
+    made.truncate(length)
+    made.tidy(1 << 20)
+    assert made.nbytes <= 8 * (1.5 * length + growth.SLACK_ROWS_MIN + 1)
+    assert made.slice(0, length).tolist() == list(range(length))
 
 
 def test_a_buffer_that_is_mostly_spare_becomes_smaller() -> None:

@@ -64,6 +64,7 @@ def set_small_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(growth, "PINS_MAX", 3)
     patch.setattr(growth, "MOVED_TOGETHER", 5)
     patch.setattr(growth, "MOVED_PER_ENTRY", 4)
+    patch.setattr(pinning, "OWN_MEMORY_MIN", 16)
     patch.setattr(pinning, "SAVED_TOGETHER_MIN", 2)
     patch.setattr(pinning, "SAVED_TOGETHER_MAX", 8)
 
