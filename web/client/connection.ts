@@ -91,6 +91,8 @@ export class Stream {
   isPaused = false;
   /** Whether it goes on while the page is not seen. */
   staysAwake = false;
+  /** What came after `pause`, because the server had not heard of it yet; at most a window full. */
+  readonly held: (() => void)[] = [];
 
   constructor(
     private readonly connection: Connection,
@@ -107,6 +109,7 @@ export class Stream {
     this.connection.acknowledge(this);
   }
 
+  /** Tell the handler nothing more but the end, and have the server send nothing. */
   pause(): void {
     this.isPaused = true;
     this.connection.sendControl({ type: "pause", streams: [this.number] });
@@ -114,6 +117,7 @@ export class Stream {
 
   resume(): void {
     this.isPaused = false;
+    this.connection.release(this);
     this.connection.sendControl({ type: "resume", streams: [this.number] });
   }
 
@@ -177,13 +181,10 @@ export class Connection {
     };
     opened.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       this.heardAt = Date.now();
-      try {
+      this.reading(() => {
         if (typeof data === "string") this.receiveControl(data);
         else this.receiveData(new Uint8Array(data));
-      } catch (error) {
-        // Whatever is wrong with it, the next socket may be right.
-        this.drop(`the server's message cannot be read: ${String(error)}`);
-      }
+      });
     };
     opened.onclose = ({ code, reason }: CloseEvent) => {
       const why = reason || `the connection ended (${code})`;
@@ -221,7 +222,9 @@ export class Connection {
     this.isPaused = true;
     if (!this.isWelcome) return;
     this.sendControl({ type: "pause" });
-    for (const stream of this.streams.values()) if (stream.staysAwake) stream.resume();
+    for (const stream of this.streams.values()) {
+      if (stream.staysAwake && !stream.isPaused) stream.resume();
+    }
   }
 
   resume(): void {
@@ -278,6 +281,20 @@ export class Connection {
     if (this.isWelcome) this.sendControl({ type: "cancel", stream: stream.number });
   }
 
+  /** Tell the handler of a stream what was held while it was paused. */
+  release(stream: Stream): void {
+    while (stream.held.length > 0 && !stream.isPaused) this.reading(stream.held.shift()!);
+  }
+
+  private reading(receive: () => void): void {
+    try {
+      receive();
+    } catch (error) {
+      // Whatever is wrong with it, the next socket may be right.
+      this.drop(`the server's message cannot be read: ${String(error)}`);
+    }
+  }
+
   /** Give this socket up, as if it had been lost. */
   drop(reason: string): void {
     this.detachSocket(4000);
@@ -295,8 +312,22 @@ export class Connection {
     const reader = new ByteReader(bytes);
     const stream = this.streams.get(reader.varint());
     if (stream === undefined) return; // cancelled meanwhile
-    stream.received++;
-    this.guarded(stream, () => stream.handler.message(reader.rest()));
+    const message = reader.rest();
+    this.whenGoing(stream, () => {
+      stream.received++;
+      this.guarded(stream, () => stream.handler.message(message));
+    });
+  }
+
+  /** Now, or when the stream is not paused any more; never, if it has ended by then. */
+  private whenGoing(stream: Stream, receive: () => void): void {
+    if (!stream.isPaused) {
+      receive();
+      return;
+    }
+    stream.held.push(() => {
+      if (this.streams.get(stream.number) === stream) receive();
+    });
   }
 
   /** A stream that cannot be read ends; the others go on. */
@@ -326,7 +357,7 @@ export class Connection {
     const stream = "stream" in message ? this.streams.get(message.stream ?? 0) : undefined;
     if (stream === undefined) return;
     if (message.type === "headers") stream.handler.headers?.(message.headers);
-    else if (message.type === "view") stream.handler.viewBegins?.(message.token);
+    else if (message.type === "view") this.whenGoing(stream, () => stream.handler.viewBegins?.(message.token));
     else if (message.type === "end" || message.type === "error") {
       this.streams.delete(stream.number);
       this.acknowledgements.delete(stream.number);

@@ -34,6 +34,7 @@ export class LiveRows {
   private coming: ViewSubscription | null = null;
   private readonly remembered = new Map<number, ViewRow>();
   private ticket = "";
+  private isPaused = false;
 
   constructor(
     private readonly connection: Connection,
@@ -96,6 +97,7 @@ export class LiveRows {
     this.shown?.close();
     this.shown = subscription;
     this.coming = null;
+    if (this.isPaused) subscription.pause();
   }
 
   /** Ask for other rows or columns of the same query. */
@@ -139,12 +141,15 @@ export class LiveRows {
     return at < 0 ? null : view.firstPosition + at;
   }
 
+  /** Rows stay as they are. Those of another query that is on its way, or comes, are shown once. */
   pause(): void {
-    (this.coming ?? this.shown)?.pause();
+    this.isPaused = true;
+    this.shown?.pause();
   }
 
   resume(): void {
-    (this.coming ?? this.shown)?.resume();
+    this.isPaused = false;
+    this.shown?.resume();
   }
 
   retry(): void {

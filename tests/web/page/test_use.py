@@ -231,6 +231,19 @@ def test_pause_and_go_on(screen, quotes):
     wait_until(lambda: screen.cells()[0]["symbol"] == "ZZZ")
 
 
+def test_another_order_is_shown_once_while_paused(screen, quotes):
+    screen.press(" ")
+    wait_until(lambda: screen.pill == "paused")
+    screen.set_state(sort=[{"name": "id", "isDescending": True}])
+    wait_until(lambda: ids(screen)[0] == ROWS - 1)
+    before = screen.cells()[0]["symbol"]
+    quotes.upsert({"id": [ROWS - 1], "symbol": ["ZZZ"], "price": [1.0], "note": [None]})
+    assert screen.pill == "paused"
+    assert screen.cells()[0]["symbol"] == before != "ZZZ"
+    screen.press(" ")
+    wait_until(lambda: screen.cells()[0]["symbol"] == "ZZZ")
+
+
 def test_cells_flash_up_and_down_unless_less_motion_is_wanted(server, screen, quotes, open_screen):
     still = open_screen(server, "#table=quotes", reduced_motion="reduce")
     still.wait_ready()
