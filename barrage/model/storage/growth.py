@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from barrage.model.storage.pinning import Buffers, PinnedEntries, untouched_zeros
+from barrage.model.storage.pinning import Buffers, PinnedEntries, shortened, untouched_zeros
 
 SLACK_ROWS_MIN = 64
 """Smallest number of spare entries a growing buffer reserves."""
@@ -84,8 +84,8 @@ class GrowArray:
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._buffer: AnyArray = np.empty(0, dtype=dtype)
         self._leaving: AnyArray | None = None
-        """A buffer from which entries are moving, because it could not become larger or smaller
-        where it was."""
+        """A buffer from which entries are moving, because it was full and could not grow where it
+        was."""
         self._moved_upto = 0
         """Its entries before are in the buffer; the others are written where they are."""
         self._pins: list[weakref.ref[PinnedEntries]] = []
@@ -221,7 +221,7 @@ class GrowArray:
         if self._buffer.flags.owndata:
             self._buffer.resize(capacity, refcheck=False)
         else:
-            self._leave(self.length)
+            self._buffer = shortened(self._buffer, capacity)
 
     def tidy(self, count: int) -> None:
         """Go on with moving, by so many entries, and give back room that pins have kept."""

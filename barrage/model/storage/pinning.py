@@ -66,6 +66,17 @@ def untouched_zeros(dtype: npt.DTypeLike, length: int) -> AnyArray:
     return np.frombuffer(memory, dtype=dtype)
 
 
+def shortened(zeros: AnyArray, length: int) -> AnyArray:
+    """The first entries of an array that does not own its memory, of :func:`untouched_zeros`. The
+    system has the pages of the others back."""
+    whole: Any = zeros.base if isinstance(zeros.base, np.ndarray) else zeros
+    memory: mmap.mmap = whole.base.obj
+    kept = -(-length * zeros.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
+    if kept < len(memory) and hasattr(mmap, "MADV_DONTNEED"):
+        memory.madvise(mmap.MADV_DONTNEED, kept, len(memory) - kept)
+    return zeros[:length]
+
+
 class Buffers(NamedTuple):
     """Where the entries of an array are: in ``buffer``, but in ``leaving`` those that are to move
     from there and have not, the ones from ``moved_upto`` on."""

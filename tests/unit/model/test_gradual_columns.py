@@ -207,14 +207,19 @@ def test_zeros_that_grow_move_a_few_at_a_time() -> None:
     assert made.slice(0, made.length).tolist() == expected
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="mincore")
 @pytest.mark.parametrize("length", [0, 3, 100_000])
 def test_zeros_that_are_mostly_truncated_become_small(length: int) -> None:
     made = GrowArray.zeros(np.int64, 1 << 20)
     made.write(np.arange(1 << 20), np.arange(1 << 20))
+    memory = made.peek()
     made.truncate(length)
-    made.tidy(1 << 20)
-    assert made.nbytes <= 8 * (1.5 * length + growth.SLACK_ROWS_MIN + 1)
+    assert made.nbytes <= 8 * (9 / 8 * length + growth.SLACK_ROWS_MIN)
+    assert resident_pages(memory) <= made.nbytes // mmap.PAGESIZE + 1
+    del memory
     assert made.slice(0, length).tolist() == list(range(length))
+    made.append(np.arange(length, 1 << 20))
+    assert made.slice(0, 1 << 20).tolist() == list(range(1 << 20))
 
 
 def test_a_buffer_that_is_mostly_spare_becomes_smaller() -> None:
