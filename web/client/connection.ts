@@ -118,7 +118,6 @@ export class Stream {
   resume(): void {
     this.isPaused = false;
     this.connection.release(this);
-    this.connection.sendControl({ type: "resume", streams: [this.number] });
   }
 
   halfClose(): void {
@@ -281,9 +280,11 @@ export class Connection {
     if (this.isWelcome) this.sendControl({ type: "cancel", stream: stream.number });
   }
 
-  /** Tell the handler of a stream what was held while it was paused. */
+  /** Tell the handler of a stream what was held while it was paused, and have the server go on. */
   release(stream: Stream): void {
     while (stream.held.length > 0 && !stream.isPaused) this.reading(stream.held.shift()!);
+    // Whoever was told may have paused it again.
+    if (!stream.isPaused) this.sendControl({ type: "resume", streams: [stream.number] });
   }
 
   private reading(receive: () => void): void {

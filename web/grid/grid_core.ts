@@ -246,7 +246,10 @@ export class GridCore {
   setPaused(isPaused: boolean): void {
     this.isPaused = isPaused;
     if (isPaused) this.rows.pause();
-    else this.rows.resume();
+    else {
+      this.rows.resume();
+      this.sourceTimes.length = 0; // What was held back is old because of that.
+    }
     this.listener.dirty();
   }
 
@@ -266,6 +269,11 @@ export class GridCore {
       this.window.size = view.tableSize;
     }
     this.keepAnchor();
+    if (this.isPaused) {
+      // What the window has moved to is still asked for, before nothing comes any more.
+      this.settle();
+      this.ask();
+    }
     this.listener.dirty();
   }
 

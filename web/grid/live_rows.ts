@@ -35,6 +35,8 @@ export class LiveRows {
   private readonly remembered = new Map<number, ViewRow>();
   private ticket = "";
   private isPaused = false;
+  /** Whether the rows that are shown stay as they are. */
+  private isHeld = false;
 
   constructor(
     private readonly connection: Connection,
@@ -89,6 +91,7 @@ export class LiveRows {
     this.listener.changed(change, () => {
       for (const acknowledge of this.acknowledgements.splice(0)) acknowledge();
     });
+    this.hold();
   }
 
   private replace(subscription: ViewSubscription): void {
@@ -97,13 +100,14 @@ export class LiveRows {
     this.shown?.close();
     this.shown = subscription;
     this.coming = null;
-    if (this.isPaused) subscription.pause();
+    this.isHeld = false;
   }
 
   /** Ask for other rows or columns of the same query. */
   ask(request: ViewRequest): void {
     this.remember();
     (this.coming ?? this.shown)?.change(request);
+    if (this.shown?.isCurrent === false) this.letGo();
   }
 
   private remember(): void {
@@ -141,14 +145,28 @@ export class LiveRows {
     return at < 0 ? null : view.firstPosition + at;
   }
 
-  /** Rows stay as they are. Those of another query that is on its way, or comes, are shown once. */
+  /** Rows stay as they are. Others that are asked for are shown as they are then, and stay. */
   pause(): void {
     this.isPaused = true;
-    this.shown?.pause();
+    this.hold();
   }
 
   resume(): void {
     this.isPaused = false;
+    this.letGo();
+  }
+
+  private hold(): void {
+    if (!this.isPaused || this.isHeld || this.shown === null) return;
+    // The answer to the last request is still to come, on this stream or on another.
+    if (this.coming === null && !this.shown.isCurrent) return;
+    this.isHeld = true;
+    this.shown.pause();
+  }
+
+  private letGo(): void {
+    if (!this.isHeld) return;
+    this.isHeld = false;
     this.shown?.resume();
   }
 

@@ -85,6 +85,7 @@ test("who pauses again while it is told what was held is told no more", () => {
   then.message = () => stream.pause();
   stream.resume();
   assert.deepEqual(told, [[11]]);
+  assert.deepEqual(socket.heard.at(-1), { type: "pause", streams: [1] });
   socket.say([1, 13]);
   then.message = () => {};
   stream.resume();

@@ -244,6 +244,23 @@ def test_another_order_is_shown_once_while_paused(screen, quotes):
     wait_until(lambda: screen.cells()[0]["symbol"] == "ZZZ")
 
 
+def test_other_rows_are_shown_once_while_paused(screen, quotes):
+    screen.press(" ")
+    wait_until(lambda: screen.pill == "paused")
+    screen.go_to(ROWS - 1)
+    wait_until(lambda: screen.is_current and ROWS - 1 in screen.cells())
+    before = screen.cells()[ROWS - 1]["symbol"]
+    quotes.upsert({"id": [ROWS - 1], "symbol": ["ZZZ"], "price": [1.0], "note": [None]})
+    assert screen.cells()[ROWS - 1]["symbol"] == before != "ZZZ"
+    # Fewer rows than stood above those in sight: the window moves.
+    screen.set_state(filters={"id": "< 100"})
+    wait_until(lambda: screen.is_current and screen.row_count == 100 and 99 in screen.cells())
+    quotes.upsert({"id": [99], "symbol": ["YYY"], "price": [1.0], "note": [None]})
+    assert screen.cells()[99]["symbol"] != "YYY"
+    screen.press(" ")
+    wait_until(lambda: screen.cells()[99]["symbol"] == "YYY")
+
+
 def test_cells_flash_up_and_down_unless_less_motion_is_wanted(server, screen, quotes, open_screen):
     still = open_screen(server, "#table=quotes", reduced_motion="reduce")
     still.wait_ready()
