@@ -73,7 +73,8 @@ def shortened(zeros: AnyArray, length: int) -> AnyArray:
     memory: mmap.mmap = whole.base.obj
     kept = -(-length * zeros.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
     if kept < len(memory) and hasattr(mmap, "MADV_DONTNEED"):
-        memory.madvise(mmap.MADV_DONTNEED, kept, len(memory) - kept)
+        with contextlib.suppress(OSError):  # Memory that the process has locked.
+            memory.madvise(mmap.MADV_DONTNEED, kept, len(memory) - kept)
     return zeros[:length]
 
 
