@@ -61,6 +61,8 @@ export class ViewSubscription implements StreamHandler {
   private isCatchingUp = false;
   private isPaused = false;
   private asked: ViewRequest | null = null;
+  /** What the next update answers, when it is another request than the one before. */
+  private begun: ViewRequest | null = null;
   private readonly requests = new Map<string, ViewRequest>();
   private nextToken = 1;
   private failures = 0;
@@ -89,11 +91,15 @@ export class ViewSubscription implements StreamHandler {
     return !!shown && this.error === null && sameRequest(shown, this.wanted);
   }
 
-  /** Ask for other rows or columns; those that are there stay until the new ones come. */
-  change(request: ViewRequest): void {
-    if (sameRequest(request, this.wanted)) return;
+  /**
+   * Ask for other rows or columns; those that are there stay until the new ones come. Whether they
+   * are others than those asked for before.
+   */
+  change(request: ViewRequest): boolean {
+    if (sameRequest(request, this.wanted)) return false;
     this.wanted = request;
     if (this.stream !== null && !this.isCatchingUp) this.ask(this.stream, request);
+    return true;
   }
 
   /** Have the server send nothing until `resume`; requests are taken all the same. */
@@ -130,7 +136,7 @@ export class ViewSubscription implements StreamHandler {
     const cursor = view?.request && epoch !== null && view.step >= 0n ? `${epoch}:${view.step}` : null;
     this.assembler = new UpdateAssembler();
     this.requests.clear();
-    this.incoming = null;
+    this.incoming = this.begun = null;
     this.isCatchingUp = cursor !== null;
     const headers = { "x-barrage-extensions": "source-time" };
     this.stream = this.connection.openStream(this, {
@@ -161,8 +167,7 @@ export class ViewSubscription implements StreamHandler {
   }
 
   viewBegins(token: string): void {
-    const request = this.requests.get(fromUtf8(fromBase64(token)));
-    if (request !== undefined && this.incoming !== null) this.incoming.request = request;
+    this.begun = this.requests.get(fromUtf8(fromBase64(token))) ?? this.begun;
   }
 
   message(bytes: Uint8Array): void {
@@ -195,6 +200,9 @@ export class ViewSubscription implements StreamHandler {
     const { incoming, stream } = this;
     if (incoming === null || stream === null) throw new ProtocolError("an update without a view");
     const before = this.view;
+    // Not before its rows are here: those that are shown until then answer another request.
+    incoming.request = this.begun ?? incoming.request;
+    this.begun = null;
     const change = incoming.apply(update);
     this.view = incoming;
     this.error = null;

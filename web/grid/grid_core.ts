@@ -74,6 +74,8 @@ export class GridCore {
 
   private readonly acknowledgements: (() => void)[] = [];
   private readonly sourceTimes: number[] = [];
+  /** What is older was held back by a pause. */
+  private wentOnAt = -Infinity;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private isClosed = false;
   private readonly unlisten: () => void;
@@ -208,6 +210,7 @@ export class GridCore {
     );
     const margin = this.anchor === null ? Math.ceil(this.window.page) : ANCHOR_MARGIN;
     const request = wantedRequest(this.window, { follows: this.follows, margin, columns }, asked);
+    this.rows.arePassing = this.description.kind === "blink";
     this.rows.show(queryOf(this.current, this.fields), request);
   }
 
@@ -247,8 +250,8 @@ export class GridCore {
     this.isPaused = isPaused;
     if (isPaused) this.rows.pause();
     else {
+      this.wentOnAt = Date.now();
       this.rows.resume();
-      this.sourceTimes.length = 0; // What was held back is old because of that.
     }
     this.listener.dirty();
   }
@@ -260,8 +263,9 @@ export class GridCore {
     this.error = null;
     this.acknowledgements.push(acknowledge);
     this.statistics.arrived(now, this.connection.bytesReceived);
-    if (change.sourceTimeNs !== null && !change.isSnapshot) {
-      this.sourceTimes.push(Number(change.sourceTimeNs / 1000n) / 1000);
+    if (change.sourceTimeNs !== null && !change.isSnapshot && !this.isPaused) {
+      const time = Number(change.sourceTimeNs / 1000n) / 1000;
+      if (time >= this.wentOnAt) this.sourceTimes.push(time);
     }
     const { view } = this.rows;
     if (view !== null) {

@@ -34,6 +34,8 @@ export class LiveRows {
   private coming: ViewSubscription | null = null;
   private readonly remembered = new Map<number, ViewRow>();
   private ticket = "";
+  /** Whether they are of one cycle each: nobody gets those again that give way to others. */
+  arePassing = false;
   private isPaused = false;
   /** Whether the rows that are shown stay as they are. */
   private isHeld = false;
@@ -64,7 +66,7 @@ export class LiveRows {
   show(query: Query, request: ViewRequest): void {
     const ticket = ticketText(query);
     if (ticket === this.ticket) {
-      this.ask(request);
+      if (!(this.isHeld && this.arePassing)) this.ask(request);
       return;
     }
     this.ticket = ticket;
@@ -91,7 +93,8 @@ export class LiveRows {
     this.listener.changed(change, () => {
       for (const acknowledge of this.acknowledgements.splice(0)) acknowledge();
     });
-    this.hold();
+    // The answer to a request for passing rows has none.
+    if (!(this.arePassing && change.isSnapshot)) this.hold();
   }
 
   private replace(subscription: ViewSubscription): void {
@@ -106,8 +109,8 @@ export class LiveRows {
   /** Ask for other rows or columns of the same query. */
   ask(request: ViewRequest): void {
     this.remember();
-    (this.coming ?? this.shown)?.change(request);
-    if (this.shown?.isCurrent === false) this.letGo();
+    const isOther = (this.coming ?? this.shown)?.change(request) ?? false;
+    if (isOther && this.coming === null) this.letGo();
   }
 
   private remember(): void {
@@ -171,6 +174,7 @@ export class LiveRows {
   }
 
   retry(): void {
+    this.letGo();
     (this.coming ?? this.shown)?.reopen();
   }
 

@@ -1,4 +1,4 @@
-import"./chunk-Z23AHATG.js";import{c as S,e as M,f as T}from"./chunk-OCGAGEMK.js";import{e as y,f as x,g as A}from"./chunk-XERFKVYQ.js";import{b as m}from"./chunk-USUJEZB4.js";import{a as r,b as d,d as b}from"./chunk-VDRF5PTB.js";var C=`.alertslayer { position: fixed; right: 12px; bottom: 12px; z-index: 30; width: min(360px, 92vw); pointer-events: none; }
+import"./chunk-Z23AHATG.js";import{c as S,e as M,f as T}from"./chunk-PXCDKOAL.js";import{e as y,f as x,g as A}from"./chunk-XERFKVYQ.js";import{b as m}from"./chunk-USUJEZB4.js";import{a as r,b as d,d as b}from"./chunk-VDRF5PTB.js";var C=`.alertslayer { position: fixed; right: 12px; bottom: 12px; z-index: 30; width: min(360px, 92vw); pointer-events: none; }
 .alertlog { display: grid; gap: 6px; max-height: 60vh; overflow: auto; }
 .alertnote { position: relative; pointer-events: auto; padding: 8px 34px 8px 12px; background: var(--surface); color: var(--text); border: 1px solid var(--line); border-left: 4px solid var(--bad); border-radius: 8px; box-shadow: 0 4px 18px rgb(0 0 0 / 0.25); overflow-wrap: anywhere; }
 .alertnote time { color: var(--quiet); font-size: 12px; }
