@@ -87,7 +87,7 @@ class Relay(AsyncServer):
         self._too_many = False
         self._link: UpstreamLink | None = None
         self._linking: asyncio.Task[None] | None = None
-        self._unmatched: list[str] | None = None
+        self._unmatched: list[str] = []
         self._has_changed = asyncio.Event()
         self._is_ending = False
         self._states: KeptStates | None = None
@@ -295,10 +295,10 @@ class Relay(AsyncServer):
             if name not in self._followers and self._patterns.matches(name):
                 self._begin(name)
         unmatched = self._patterns.unmatched(listing.tables)
-        if unmatched != self._unmatched:
-            self._unmatched = unmatched
-            for pattern in unmatched:
+        for pattern in unmatched:
+            if pattern not in self._unmatched:
                 log.warning("no table of the upstream server matches %r; waiting for one", pattern)
+        self._unmatched = unmatched
 
     def _let_go(self, follower: RelayFollower) -> None:
         """Its table was dropped. When there is one of this name again, that has another."""

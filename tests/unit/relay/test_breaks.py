@@ -202,8 +202,11 @@ def test_a_wrong_token_is_told_and_tried_again():
 def test_a_pattern_that_matches_nothing_is_told_once(caplog):
     async def test():
         async with engine() as origin, relay_of(origin.uri, tables="quotes,nothing*") as relay:
+            await until(lambda: "'nothing*'" in caplog.text)
             await origin.create_table("quotes", SCHEMA, key="Sym")
             await relay.wait_live("quotes")
+            await origin.drop_table("quotes")
+            await until(lambda: caplog.text.count("'quotes'") == 2)
 
     with caplog.at_level(logging.WARNING):
         run(test)
