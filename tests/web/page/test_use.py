@@ -261,30 +261,6 @@ def test_other_rows_are_shown_once_while_paused(screen, quotes):
     wait_until(lambda: screen.cells()[99]["symbol"] == "YYY")
 
 
-def test_rows_of_one_cycle_stay_while_paused(server, open_screen):
-    events = server.create_table("events", {"n": "int64"}, kind="blink")
-    screen = open_screen(server, "#table=events")
-    screen.wait_ready()
-
-    def has_rows():
-        if screen.row_count < ROWS:
-            events.add({"n": list(range(ROWS))})
-        return screen.is_current and screen.row_count >= ROWS
-
-    wait_until(has_rows)
-    screen.press(" ")
-    wait_until(lambda: screen.pill == "paused")
-    count, before = screen.row_count, screen.cells()
-    assert count >= ROWS
-    events.add({"n": [1]})
-    for row in (count - 1, 0):
-        screen.go_to(row)
-        assert screen.row_count == count
-    assert screen.cells() == before
-    screen.press(" ")
-    wait_until(lambda: events.add({"n": [2]}) is not None and screen.row_count < ROWS)
-
-
 def test_cells_flash_up_and_down_unless_less_motion_is_wanted(server, screen, quotes, open_screen):
     still = open_screen(server, "#table=quotes", reduced_motion="reduce")
     still.wait_ready()
