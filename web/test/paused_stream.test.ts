@@ -118,3 +118,42 @@ test("a page that is hidden does not make a stream go on that somebody has pause
   assert.deepEqual(socket.heard.at(-1), { type: "resume", streams: [1] });
   connection.close();
 });
+
+test("in whatever order it is paused, hidden and told, nothing is lost, turned round or told while paused", () => {
+  for (let seed = 1; seed <= 300; seed++) {
+    let state = seed;
+    const random = (below: number): number => {
+      state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+      return Math.floor((state / 2 ** 32) * below);
+    };
+    const { socket, stream, told, then, connection } = opened();
+    stream.staysAwake = random(2) === 0;
+    const said: unknown[] = [];
+    then.message = () => {
+      if (random(5) === 0) stream.pause();
+    };
+    for (let step = 0; step < 60; step++) {
+      const before = told.length;
+      const wasPaused = stream.isPaused;
+      const what = random(6);
+      if (what === 0) stream.pause();
+      else if (what === 1) stream.resume();
+      else if (what === 2) connection.pause();
+      else if (what === 3) connection.resume();
+      else if (what === 4) {
+        said.push(`${step}`);
+        socket.say({ type: "view", stream: 1, token: `${step}` });
+      } else {
+        said.push([step]);
+        socket.say([1, step]);
+      }
+      if (wasPaused && what !== 1) assert.equal(told.length, before, `seed ${seed}`);
+      assert.deepEqual(told, said.slice(0, told.length), `seed ${seed}`);
+      if (!stream.isPaused) assert.equal(told.length, said.length, `seed ${seed}`);
+    }
+    then.message = () => {};
+    stream.resume();
+    assert.deepEqual(told, said, `seed ${seed}`);
+    connection.close();
+  }
+});
